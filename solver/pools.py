@@ -184,3 +184,8 @@ def memory_waits(problem: Problem, pools: Sequence[MixedPool], rows: Sequence[Se
                 if ended[engine] and engine not in problem.blocks[op[0]].devices:
                     waits.append((row[ended[engine] - 1], op))
     return waits
+
+
+def sign(amount: Number) -> int:
+    """1, 0 or -1: all that waits ask of an amount."""
+    return (amount > 0) - (amount < 0)

@@ -6,34 +6,18 @@ fault, what was found there and what is allowed. All of them are immutable.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from heapq import heappop, heappush
-from typing import TypeAlias
 
 from weft.solver.late import nx
 from weft.solver.model_facts import ModelFacts
+from weft.solver.values import Number, ProblemError, require_amount, require_distinct, require_finite, require_name
 
-Number: TypeAlias = int | float
-
-#: No duration, transfer or amount is larger, and none that is not 0 is smaller: sums over millions of operations, and
-#: products and quotients of such sums, stay finite and above 0 in floats.
-LARGEST_AMOUNT, SMALLEST_AMOUNT = 1e60, 1e-60
-#: No other number in a file is larger, such as the times that follow from these.
-LARGEST = 1e100
-#: Names are no longer: they stand in messages, tables and pictures.
-MOST_NAME = 1000
-#: Control characters, halves of surrogate pairs, and code points that are no characters: terminals obey the first,
-#: files in UTF-8 cannot hold the second, renderers of pictures end the process at the third.
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef"
-                          + "".join(chr(plane << 16 | end) for plane in range(17) for end in (0xFFFE, 0xFFFF)) + "]")
-
-
-class ProblemError(ValueError):
-    """A problem that means nothing: a cycle, a duplicate name, a device out of range, a negative duration ..."""
+__all__ = ["Block", "BlockKind", "Dependency", "Device", "Link", "Number", "Problem", "ProblemError",
+           "owners"]
 
 
 class BlockKind(StrEnum):
@@ -74,12 +58,8 @@ class Device:
     def __post_init__(self) -> None:
         require_name(self.name, "device")
         if self.memory is not None:
-            _require_finite(self.memory, f"device {self.name!r}: memory")
-            if self.memory < 0:
-                raise ProblemError(f"device {self.name!r}: memory is {self.memory}, it must be 0 or more")
-        _require_finite(self.static, f"device {self.name!r}: static")
-        if self.static < 0:
-            raise ProblemError(f"device {self.name!r}: static is {self.static}, it must be 0 or more")
+            require_amount(self.memory, f"device {self.name!r}: memory")
+        require_amount(self.static, f"device {self.name!r}: static")
         if self.lane_of is None:
             return
         require_name(self.lane_of, f"device {self.name!r}: lane_of")
@@ -87,6 +67,12 @@ class Device:
             if value is not None:
                 raise ProblemError(f"device {self.name!r}: {label} is {value}, but a lane has none of its own: leave "
                                    f"it out, what its blocks hold counts on device {self.lane_of!r}")
+
+
+def owners(devices: Sequence[Device]) -> tuple[int, ...]:
+    """Per device, the one whose memory its blocks count on: its owner for a lane, else itself."""
+    places = {device.name: d for d, device in enumerate(devices)}
+    return tuple(d if device.lane_of is None else places[device.lane_of] for d, device in enumerate(devices))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +131,7 @@ class Block:
             raise ProblemError(f"{here}: devices is empty, a block runs on at least one device")
         if len(set(self.devices)) != len(self.devices):
             raise ProblemError(f"{here}: devices {list(self.devices)} names a device twice")
-        _require_finite(self.duration, f"{here}: duration")
+        require_finite(self.duration, f"{here}: duration")
         if self.duration <= 0:
             raise ProblemError(f"{here}: duration is {self.duration}, it must be greater than 0")
         for label in ("memory", "workspace"):
@@ -155,17 +141,13 @@ class Block:
             if len(amounts) != len(self.devices):
                 raise ProblemError(f"{here}: {label} has {len(amounts)} entries for {len(self.devices)} devices")
             for amount in amounts:
-                _require_finite(amount, f"{here}: {label}")
-                if label == "workspace" and amount < 0:
-                    raise ProblemError(f"{here}: workspace is {amount}, it must be 0 or more")
+                (require_amount if label == "workspace" else require_finite)(amount, f"{here}: {label}")
             object.__setattr__(self, label, tuple(amounts))
         for dependency in self.after:
             require_name(dependency.block, f"{here}: after")
             if dependency.link is not None:
                 require_name(dependency.link, f"{here}: after {dependency.block!r}: link")
-            _require_finite(dependency.lag, f"{here}: after {dependency.block!r}: lag")
-            if dependency.lag < 0:
-                raise ProblemError(f"{here}: after {dependency.block!r}: lag is {dependency.lag}, it must be 0 or more")
+            require_amount(dependency.lag, f"{here}: after {dependency.block!r}: lag")
             if dependency.distance < 0:
                 raise ProblemError(f"{here}: after {dependency.block!r}: distance is {dependency.distance}, "
                                    "it must be 0 or more")
@@ -208,9 +190,9 @@ class Problem:
             raise ProblemError("devices is empty, a problem has at least one device")
         if not self.blocks:
             raise ProblemError("blocks is empty, a problem has at least one block")
-        _require_distinct("devices", (device.name for device in self.devices))
-        _require_distinct("blocks", (block.name for block in self.blocks))
-        _require_distinct("links", (link.name for link in self.links))
+        require_distinct("devices", (device.name for device in self.devices))
+        require_distinct("blocks", (block.name for block in self.blocks))
+        require_distinct("links", (link.name for link in self.links))
         self._check_lanes()
         object.__setattr__(self, "index", {block.name: i for i, block in enumerate(self.blocks)})
         for link in self.links:
@@ -250,8 +232,7 @@ class Problem:
     @cached_property
     def pool_of(self) -> tuple[int, ...]:
         """Per device, the device whose memory its blocks count on: its owner for a lane, else itself."""
-        places = {device.name: d for d, device in enumerate(self.devices)}
-        return tuple(d if device.lane_of is None else places[device.lane_of] for d, device in enumerate(self.devices))
+        return owners(self.devices)
 
     @cached_property
     def lanes_of(self) -> tuple[tuple[int, ...], ...]:
@@ -341,44 +322,3 @@ class Problem:
         if link.source not in producer.devices or link.target not in block.devices:
             raise ProblemError(f"{where}: link {link.name!r} goes from device {link.source} to device {link.target}, "
                                f"but the blocks run on {list(producer.devices)} and {list(block.devices)}")
-
-
-def is_finite_number(value: object) -> bool:
-    """Whether ``value`` is an ``int`` or ``float`` (no ``bool``), finite, and at most :data:`LARGEST` either way."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
-    return abs(value) <= LARGEST  # NaN compares false
-
-
-def unprintable(text: str) -> str | None:
-    """The first character in ``text`` that no terminal, file or picture can hold, as it is escaped; None without."""
-    found = _UNPRINTABLE.search(text)
-    return None if found is None else ascii(found.group())
-
-
-def require_name(name: str, what: str) -> None:
-    """Raises :class:`ProblemError` unless ``name`` is a text that can be shown and is not too long; ``what`` says whose
-    name it is."""
-    if not isinstance(name, str):
-        raise ProblemError(f"{what}: the name is {name!r:.60}, it must be text")
-    begin = ascii(name if len(name) <= 60 else name[:57] + "...")
-    if len(name) > MOST_NAME:
-        raise ProblemError(f"{what} {begin}: the name has {len(name)} characters, at most {MOST_NAME} are allowed")
-    character = unprintable(name)
-    if character is not None:
-        raise ProblemError(f"{what} {begin}: the name holds the character {character}, which cannot be shown")
-
-
-def _require_finite(value: Number, where: str) -> None:
-    if not is_finite_number(value) or abs(value) > LARGEST_AMOUNT:
-        raise ProblemError(f"{where} is {value!r:.60}, it must be a finite number of at most {LARGEST_AMOUNT:g}")
-    if 0 < abs(value) < SMALLEST_AMOUNT:
-        raise ProblemError(f"{where} is {value!r:.60}, it must be 0 or at least {SMALLEST_AMOUNT:g}")
-
-
-def _require_distinct(what: str, names: Iterable[str]) -> None:
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise ProblemError(f"{what}: the name {name!r} is used twice")
-        seen.add(name)

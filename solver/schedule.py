@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from weft.solver.objectives import BOUND_OF
-from weft.solver.pools import PooledOrders, memory_waits, mixed_pools
+from weft.solver.pools import PooledOrders, memory_waits, mixed_pools, sign
 from weft.solver.problem import Number, Problem
 
 if TYPE_CHECKING:
@@ -26,6 +25,13 @@ if TYPE_CHECKING:
 #: Two times closer than this share of the makespan are equal: what adding floats in another order may change.
 RELATIVE_TOLERANCE = 1e-9
 _Columns: TypeAlias = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.float64], npt.NDArray[np.float64]]
+#: By name, the first by default: the least time of one step; the least time after which the next step can begin, as no
+#: device (and no link) is longer busy with one; the least time per micro-batch of the steady state; the least time from
+#: a micro-batch's first start to its last end, at a throughput.
+OBJECTIVES = ("makespan", "span", "rate", "latency")
+#: What a schedule's ``solver`` entry calls the bound on each.
+BOUND_OF: Mapping[str, str] = {"makespan": "makespan_bound", "span": "span_bound", "rate": "steady_bound",
+                               "latency": "latency_bound"}
 #: From so many operations on sorting them in columns is faster.
 _MANY = 4096
 
@@ -74,11 +80,6 @@ class _InOrder(Sequence[Operation]):
 
     def __eq__(self, other: object) -> bool:
         return self._made == (other._made if isinstance(other, _InOrder) else other)
-
-
-def _sign(amount: Number) -> int:
-    """1, 0 or -1: all that waits ask of an amount."""
-    return (amount > 0) - (amount < 0)
 
 
 def operations_at(starts: npt.NDArray[np.float64], durations: Sequence[Number]) -> Sequence[Operation]:
@@ -191,7 +192,7 @@ class Schedule:
 
     @property
     def objective(self) -> str:
-        """What it was searched for, one of :data:`~weft.solver.objectives.OBJECTIVES`."""
+        """What it was searched for, one of :data:`OBJECTIVES`."""
         return str(self.solver.get("objective", "makespan"))
 
     @property
@@ -242,7 +243,7 @@ class Schedule:
         lanes share a memory it comes with which operation waits for the memory of which other
         (:class:`~weft.solver.pools.PooledOrders`)."""
         rows = tuple(tuple((operation.block, operation.micro_batch) for operation in row) for row in self.device_orders)
-        pools = mixed_pools(self.problem, _sign, _sign) if self.problem.has_lanes else ()
+        pools = mixed_pools(self.problem, sign, sign) if self.problem.has_lanes else ()
         if not pools:
             return rows
         start = {(operation.block, operation.micro_batch): operation.start for operation in self.operations}

@@ -33,6 +33,7 @@ from typing import Any, TypeVar
 
 from weft.solver.pools import MixedPool, amounts_by_device, mixed_pools
 from weft.solver.problem import Number, Problem, ProblemError
+from weft.solver.values import exact
 
 #: Ticks, or the problem's own numbers.
 Value = TypeVar("Value", int, float)
@@ -92,16 +93,16 @@ class TickProblem:
 
         @cache
         def scaled(amount: Number) -> int:  # every amount is a whole number of units
-            return int(_exact(amount) / unit)
+            return int(exact(amount) / unit)
 
         def room(memory: Number) -> int:
-            return math.floor(_exact(memory) / unit)
+            return math.floor(exact(memory) / unit)
 
         take, change, capacity = amounts_by_device(problem, scaled, room)
         return cls(
             problem=problem,
-            durations=tuple(math.ceil(_exact(block.duration) / tick) for block in problem.blocks),
-            arcs=tuple(Arc(i, j, math.ceil(_exact(dependency.lag) / tick), dependency.distance,
+            durations=tuple(math.ceil(exact(block.duration) / tick) for block in problem.blocks),
+            arcs=tuple(Arc(i, j, math.ceil(exact(dependency.lag) / tick), dependency.distance,
                            None if dependency.link is None else links[dependency.link])
                        for i, j, dependency in dependencies),
             take=take,
@@ -229,23 +230,18 @@ class TickProblem:
 
 def in_whole_numbers(values: Sequence[Number]) -> tuple[list[int], Fraction]:
     """``values``, the decimal numbers that were written, as multiples of one unit, and that unit."""
-    exact = [_exact(value) for value in values]
-    unit = _common_unit(value for value in exact if value)
-    return [int(value / unit) for value in exact], unit
-
-
-def _exact(value: Number) -> Fraction:
-    """The decimal number that was written: 0.1 is one tenth, not the binary float next to it."""
-    return Fraction(str(value))
+    written = [exact(value) for value in values]
+    unit = _common_unit(value for value in written if value)
+    return [int(value / unit) for value in written], unit
 
 
 def _tick(durations: Sequence[Number], lags: Sequence[Number]) -> tuple[Fraction, Fraction, Fraction]:
     """The tick, by which share at most an amount grows when it is rounded up to ticks, and by how many all do."""
-    amounts = [_exact(value) for value in (*durations, *lags) if value]
-    exact = _common_unit(amounts)
+    amounts = [exact(value) for value in (*durations, *lags) if value]
+    unit = _common_unit(amounts)
     total = sum(amounts, Fraction(0))
-    if total / exact <= _MOST_TICKS:
-        return exact, Fraction(1), Fraction(0)
+    if total / unit <= _MOST_TICKS:
+        return unit, Fraction(1), Fraction(0)
     tick = total / _MOST_TICKS
     rounded = [math.ceil(amount / tick) for amount in amounts]
     share = max(ticks * tick / amount for ticks, amount in zip(rounded, amounts, strict=True))
@@ -256,10 +252,10 @@ def _memory_unit(problem: Problem) -> Fraction:
     counted = Counter(amount for block in problem.blocks for amount in (*block.memory, *block.workspace) if amount)
     if not counted:
         return Fraction(1)
-    amounts = {_exact(amount): times for amount, times in counted.items()}
+    amounts = {exact(amount): times for amount, times in counted.items()}
     unit = _common_unit(amounts)  # capacities are rounded down to it, which excludes nothing
     largest = max(sum((abs(amount) * times for amount, times in amounts.items()), Fraction(0)),
-                  *(_exact(device.memory) for device in problem.devices if device.memory is not None), Fraction(0))
+                  *(exact(device.memory) for device in problem.devices if device.memory is not None), Fraction(0))
     if largest / unit > _MOST_MEMORY:
         raise ProblemError("the blocks' memory amounts have more digits than can be added exactly; "
                            "round them to at most 12 significant digits")

@@ -41,7 +41,8 @@ from weft.models.candidates.stage_split import NoSplit, StageSplit, split_at
 from weft.models.candidates.stages import Backward, MemoryRule, Shape, StageCost
 from weft.models.layers.cluster import ClusterModel, Network, model_cluster
 from weft.models.layers.costs import LayerCost
-from weft.models.spec.sections import ACTIVATIONS, Activations, Spec
+from weft.models.spec.placement import ACTIVATIONS, Activations
+from weft.models.spec.sections import Spec
 from weft.solver.problem import Block, BlockKind, Device
 from weft.solver.wide.block import Options, WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 from weft.models.candidates.stages import Shape
-from weft.models.spec.sections import MAX_CHUNKS, Spec
+from weft.models.spec.placement import MAX_CHUNKS
+from weft.models.spec.sections import Spec
 from weft.models.spec.spec import SpecError
 
 

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from weft.models.files.limits import MAX_OPERATORS
-from weft.models.files.reading import bad_name
+from weft.models.files.limits import MAX_OPERATORS, bad_name
 
 
 class ExportFault(ValueError):

@@ -23,8 +23,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from weft.models.capture.exported import Exported, ExportFault, Meta, Named, Ref, Source, Step, require_order
-from weft.models.files.limits import MAX_ARCHIVE_ENTRIES, MAX_ELEMENTS, MAX_PROGRAM_BYTES
-from weft.models.files.reading import bad_name, checked_path
+from weft.models.files.limits import MAX_ARCHIVE_ENTRIES, MAX_ELEMENTS, MAX_PROGRAM_BYTES, bad_name
+from weft.solver.io.reading import checked_path
 
 SCHEMA_MAJOR = 8
 #: Dimensions of a tensor, at most: what PyTorch's kernels allow.

@@ -4,6 +4,8 @@ machine down. Each is far above anything that is in use; beyond it a file is ref
 
 from __future__ import annotations
 
+import re
+
 # -- files ---------------------------------------------------------------------------------------------------------
 
 #: A spec is a page of YAML, with a thousand layers some 200 KB; a larger file is something else, given by mistake.
@@ -63,3 +65,15 @@ MAX_FLOPS = 1e30
 #: Bytes of all layers: their parameters with all that a training holds of them, or what a micro-batch needs. 1 PiB is
 #: above any cluster's memory, and thousands of micro-batches of it are still 64-bit integers.
 MAX_MODEL_BYTES = 2**50
+
+_PRINTABLE = re.compile(PRINTABLE)
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def bad_name(name: str) -> str | None:
+    """What is wrong with ``name`` as a name in a graph, in words; ``None`` where nothing is."""
+    if len(name) > MAX_GRAPH_NAME:
+        return f"has {len(name)} letters, at most {MAX_GRAPH_NAME} are allowed"
+    if not _PRINTABLE.fullmatch(name) or _SURROGATE.search(name):
+        return "has characters that cannot be shown (control characters, halves of surrogate pairs); leave them out"
+    return None

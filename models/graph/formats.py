@@ -13,8 +13,7 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from weft.models.files.limits import MAX_DEVICES, MAX_MICRO_BATCHES
-from weft.models.files.reading import bad_name
+from weft.models.files.limits import MAX_DEVICES, MAX_MICRO_BATCHES, bad_name
 from weft.solver.io.entries import Entry, FormatError, read_json, show
 from weft.solver.placement.problem import DeviceKind, Node, PlacementError, PlacementProblem, PlacementTensor
 

@@ -45,8 +45,7 @@ from dataclasses import MISSING, fields
 from functools import partial
 from typing import Any, TypeVar
 
-from weft.models.files.limits import MAX_FLOPS, MAX_OPERATORS
-from weft.models.files.reading import bad_name
+from weft.models.files.limits import MAX_FLOPS, MAX_OPERATORS, bad_name
 from weft.models.graph.operators import Layout, Operator, OperatorError, OperatorGraph, Parameter, Split, Tensor, Work
 from weft.models.spec.quantities import LARGEST
 from weft.solver.io.entries import Entry, FormatError, read_json, require_format, show

@@ -12,7 +12,7 @@ from math import gcd
 
 from weft.models.hardware.devices import DEVICES, DeviceType
 from weft.models.spec.families import GptModel, MoeModel
-from weft.models.spec.parallel import ContextKeys, Precision, Recompute
+from weft.models.spec.placement import ContextKeys, Precision, Recompute
 from weft.models.spec.spec import SpecError
 
 #: The type of 8 bits in which products are computed, of which a device's table says whether it has units for it.
@@ -21,7 +21,7 @@ FP8 = "float8_e4m3fn"
 
 @dataclass(frozen=True, slots=True)
 class Degrees:
-    """How many GPUs do what (see :class:`~weft.models.spec.parallel.Parallel`), and how often what is run.
+    """How many GPUs do what (see :class:`~weft.models.spec.placement.Parallel`), and how often what is run.
 
     ``micro_batch``: sequences in a micro-batch. ``imbalance``: what the GPU with the most tokens has of experts, as a
     multiple of an even share. ``collective_bytes``: of one number of a gradient as it is summed.

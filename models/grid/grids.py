@@ -31,7 +31,7 @@ from weft.models.grid.state import StateBytes, with_state
 from weft.models.grid.step_end import least_end
 from weft.models.layers.costs import LayerCost
 from weft.models.spec.families import GptModel, MoeModel
-from weft.models.spec.parallel import Parallel
+from weft.models.spec.placement import Parallel
 from weft.models.spec.spec import SpecError
 from weft.solver.control.clock import checkpoint
 

@@ -22,7 +22,8 @@ from weft.models.hardware.devices import DEVICES
 from weft.models.layers.cluster import AffineLink, GpuLink, model_cluster
 from weft.models.layers.costs import LayerCost
 from weft.models.spec.families import GptModel
-from weft.models.spec.sections import MAX_CHUNKS, Spec
+from weft.models.spec.placement import MAX_CHUNKS
+from weft.models.spec.sections import Spec
 from weft.models.spec.spec import SpecError
 
 #: Chunks a GPU that a pipeline is searched with where ``virtual`` is auto.

@@ -16,9 +16,9 @@ from typing import Any, get_args
 import yaml
 
 from weft.models.files.limits import MAX_SPEC_BYTES
-from weft.models.files.reading import read_text
 from weft.models.hardware.device_type import DeviceError, DeviceType, KernelClass, Pass, Reach
 from weft.solver.io.entries import Entry, FormatError, require_format
+from weft.solver.io.reading import read_text
 from weft.solver.io.writing import write_atomically
 
 DEVICE_FORMAT = "weft.device/1"

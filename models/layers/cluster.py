@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import Protocol
 
 from weft.models.hardware.devices import DEVICES
-from weft.models.spec.sections import Cluster
+from weft.models.spec.cluster import Cluster
 from weft.models.times.profiles import load_p2p_curve
 
 #: Names a spec may give under ``cluster.links``, and the measured curve of each.

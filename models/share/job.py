@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from weft.models.candidates.stage_blocks import wide_block
 from weft.solver.problem import Device, Link, Number, Problem, ProblemError
+from weft.solver.values import exact, plain
 from weft.solver.wide.block import Amounts, Options, WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
 
@@ -175,8 +176,7 @@ def _each(value: Value | Mapping[str, Value], change: Callable[[Value], Value]) 
 
 def _times(value: Number, factor: Fraction) -> Number:
     """The decimal number that was written, times ``factor``."""
-    found = Fraction(str(value)) * factor
-    return int(found) if found.denominator == 1 else float(found)
+    return plain(exact(value) * factor)
 
 
 #: Between the name of a job and that of its block.

@@ -16,12 +16,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from weft.models.files.limits import MAX_CONFIG_BYTES, MAX_WIDTH
-from weft.models.files.reading import read_text
 from weft.models.spec.base import Section
 from weft.models.spec.config_types import MULTIMODAL, TYPES
 from weft.models.spec.config_values import Config, ConfigError, UnknownType
 from weft.models.spec.families import FAMILIES
 from weft.solver.io.entries import show
+from weft.solver.io.reading import read_text
 from weft.solver.spelling import near
 
 __all__ = ["ConfigError", "UnknownType", "known_types", "model_of_config", "read_config"]

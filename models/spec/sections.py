@@ -1,14 +1,14 @@
 """A whole spec and its sections beside the model: names, units, defaults, examples and what is allowed.
 
 These classes are what ``weft schema`` prints. The ``model`` section is in :mod:`weft.models.spec.families` and
-:mod:`weft.models.spec.model_sections`; reading a file, and errors that name its lines, are in
-:mod:`weft.models.spec.spec`.
+:mod:`weft.models.spec.model_sections`, what is put on which GPUs in :mod:`weft.models.spec.placement`; reading a file,
+and errors that name its lines, are in :mod:`weft.models.spec.spec`.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, PrivateAttr, Tag, model_validator
 
@@ -17,7 +17,7 @@ from weft.models.hardware.devices import DEVICES
 from weft.models.spec.base import Section, refuse
 from weft.models.spec.cluster import Cluster
 from weft.models.spec.families import FAMILIES, FamilyModel
-from weft.models.spec.fields import Cut, Layout, Lengths, Name
+from weft.models.spec.fields import Lengths, Name
 from weft.models.spec.model_sections import (
     CONFIG,
     EXPLICIT,
@@ -30,22 +30,8 @@ from weft.models.spec.model_sections import (
     GraphNetworkModel,
     kind_of_section,
 )
-from weft.models.spec.parallel import Parallel, ParallelSection
 from weft.models.spec.phases import Phases
-
-__all__ = ["ACTIVATIONS", "MAX_CHUNKS", "Activations", "Cluster", "Inference", "Parallel", "PlacementSection", "Shape",
-           "Spec", "TrainingRun"]
-
-Shape: TypeAlias = Literal["chain", "v", "loop", "wave", "groups", "tensor", "m", "nn", "k", "x", "data"]
-BackwardMode: TypeAlias = Literal["full", "split"]
-#: What a stage may do with its activations.
-Activations: TypeAlias = Literal["keep", "recompute", "recompute-half", "recompute-ahead", "offload"]
-ACTIVATIONS: tuple[Activations, ...] = ("keep", "recompute", "recompute-half", "recompute-ahead", "offload")
-
-#: Stages that each GPU runs at least, by shape of one GPU a stage.
-_LEAST_CHUNKS = {"chain": 1, "v": 2, "loop": 2, "wave": 3}
-#: No shape has more stages on a GPU.
-MAX_CHUNKS = 8
+from weft.models.spec.placement import ParallelSection, PlacementSection
 
 
 def _counted_otherwise(schema: dict[str, Any]) -> None:
@@ -130,104 +116,6 @@ class TrainingRun(_RunSection):
 
 class Inference(_RunSection):
     """Forwards only; activations are given back when a block ends."""
-
-
-class PlacementSection(Section):
-    """Which placements to search."""
-
-    shapes: tuple[Shape, ...] = Field(
-        default=("chain", "v", "loop", "wave", "groups", "tensor", "m", "nn", "k"), strict=False, min_length=1,
-        description=(
-            "One GPU a stage: chain: one stage a GPU. v: two, down the GPUs and back up. loop: two or more, again "
-            "and again down the GPUs. wave: three or more, down the GPUs, up, and down again. GPUs that compute "
-            "together, for a family or config on a known device: groups: a chain of stages on groups of GPUs, beside "
-            "v or loop also several on each. tensor: all GPUs compute every layer. m: they compute the embedding and "
-            "the head, and are a chain for the rest, beside v or loop also one of two chunks a group. nn: the same "
-            "with an embedding inside, between encoder and decoder. k: towers beside each other, and all GPUs "
-            "compute what joins them. x: two replicas of the model, one down the GPUs and one up. data: the whole "
-            "model on every GPU, gradients summed; searched with --overlap auto. Default all but x and data."))
-    backward: tuple[BackwardMode, ...] = Field(default=("full", "split"), strict=False, min_length=1, description=(
-        "full: one backward block a stage. split: input gradient and weight gradient apart. Default both."))
-    co_shard: tuple[Annotated[int, Field(ge=2, le=64)], ...] = Field(default=(), strict=False, max_length=4,
-                                                                     description=(
-        "Numbers of parts that attention and feed-forward parts of a layer may be in, run in turn on one GPU, each "
-        "again before its backward (co-shard): stages of such layers keep less and take longer. Tried where "
-        "activations keep stages on groups of GPUs from their best cuts. Default none."), examples=[[2, 4]])
-    memory: Literal["layers", "decide"] = Field(default="layers", description=(
-        "layers: cuts between layers, and recomputation as training says. decide: beside those, a chain cut at any "
-        "operator, each kept, recomputed or (with cluster.host_bandwidth) offloaded to the host so that the slowest "
-        "stage is fastest. Default layers."))
-    choices: tuple[Literal["activations", "backward"], ...] = Field(default=(), strict=False, max_length=2,
-        description=(
-            "What is decided stage by stage, together with the schedule, in shapes of one GPU a stage. activations: "
-            "what each stage keeps, see activations. backward: whether each stage's backward is whole or split; "
-            "without it all are, or none is. Default none."), examples=[["activations", "backward"]])
-    activations: tuple[Activations, ...] = Field(default=ACTIVATIONS, strict=False, min_length=2, description=(
-        "What choices: [activations] chooses from. keep: what the layers save stays on the GPU. recompute: the "
-        "backward runs the forwards again, layer by layer. recompute-half: so does the first half of the stage's "
-        "layers. recompute-ahead: they run again as a block of their own, perhaps long before the backward. offload: "
-        "to the host and back (with cluster.host_bandwidth). Default all that the cluster can."),
-        examples=[["keep", "recompute"]])
-    chunks: int = Field(default=3, ge=1, le=MAX_CHUNKS, description=(
-        "The most stages that a GPU may run, in shapes of one GPU a stage: chain has 1, v 2, loop and wave any number "
-        "up to it. Default 3."), examples=[4])
-    cut: Cut | None = Field(default=None, description=(
-        "One cut of the layers into stages instead of all: the number of layers on each stage, in order, or the first "
-        "layer of each by name. There are as many stages as GPUs (a chain), twice as many (v, loop) or another "
-        "multiple (loop, wave). Default: cuts are searched."), examples=[[6, 7, 7, 6]])
-    layout: Layout | None = Field(default=None, description=(
-        "The same as Megatron-LM writes it (pipeline_model_parallel_layout): E is the embedding, t a layer, L the "
-        "head; | ends a stage, x*n and (...)*n repeat. Default: cuts are searched."),
-        examples=["Et*5|(t*6|)*2,t*6L"])
-    sequence_chunks: tuple[Annotated[int, Field(ge=2, le=64)], ...] = Field(default=(), strict=False, max_length=4,
-        description=(
-            "Of a decoder (families gpt and moe) in training: in how many chunks each micro-batch's sequence may pass "
-            "the stages, one after the other, as in Seq1F1B. Each number is tried in chunks of even length and of even "
-            "work, on the placements of one GPU a stage. Default none."), examples=[[2, 4]])
-
-    @model_validator(mode="after")
-    def _with_cut(self) -> PlacementSection:
-        """What a layout says, as the cut that it is."""
-        if self.layout is None:
-            return self
-        if self.cut is not None:
-            refuse("cut and layout both say which layers each stage has; leave one of them out")
-        return self.model_copy(update={"cut": self.layout, "layout": None})
-
-    @model_validator(mode="after")
-    def _check(self) -> PlacementSection:
-        if all(_LEAST_CHUNKS.get(shape, 1) > self.chunks for shape in self.shapes):
-            refuse(f"chunks is {self.chunks}, but shapes is {', '.join(self.shapes)}, of at least "
-                   f"{min(_LEAST_CHUNKS[shape] for shape in self.shapes)} stages on each GPU; allow chain or more "
-                   "chunks")
-        if self.cut is not None:
-            self._check_cut()
-        if self.memory == "decide" and not set(_LEAST_CHUNKS) & set(self.shapes):
-            refuse(f"memory is decide, which is of one GPU a stage, but shapes is {', '.join(self.shapes)}; allow "
-                   "chain")
-        self._check_choices()
-        if self.co_shard and not {"groups", "m", "nn"} & set(self.shapes):
-            refuse(f"co_shard is for the shapes groups, m and nn, but shapes is {', '.join(self.shapes)}; allow "
-                   "groups")
-        return self
-
-    def _check_choices(self) -> None:
-        if self.choices and not set(_LEAST_CHUNKS) & set(self.shapes):
-            refuse(f"choices is of one GPU a stage, but shapes is {', '.join(self.shapes)}; allow chain")
-        if "backward" in self.choices and set(self.backward) != {"full", "split"}:
-            refuse(f"choices has backward, but backward is {', '.join(self.backward)} only; allow full and split")
-        if "activations" in self.model_fields_set and "activations" not in self.choices:
-            refuse("activations says what stages may do, but choices does not leave it open; add choices: "
-                   "[activations]")
-
-    def _check_cut(self) -> None:
-        if not set(_LEAST_CHUNKS) & set(self.shapes):
-            refuse(f"cut is of one GPU a stage, but shapes is {', '.join(self.shapes)}; allow "
-                   f"{', '.join(_LEAST_CHUNKS)} or leave cut out")
-        if self.memory == "decide":
-            refuse("memory is decide, which chooses the cut of a chain itself; leave cut out, or memory")
-        if self.co_shard:
-            refuse("cut is of one GPU a stage, co_shard is for stages on groups of GPUs; leave one of them out")
 
 
 class Spec(Section):

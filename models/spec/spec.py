@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from weft.models.files.limits import MAX_NAME, MAX_SPEC_BYTES, PRINTABLE
-from weft.models.files.reading import read_text
+from weft.models.spec.cluster import Cluster
 from weft.models.spec.families import FAMILIES, GptModel
 from weft.models.spec.fields import lengths_text
 from weft.models.spec.model_sections import (
@@ -37,9 +37,11 @@ from weft.models.spec.model_sections import (
     kind_of_model,
 )
 from weft.models.spec.phases import BY_STEPS, CURVES, DtsDensity, Phases, Temperature
-from weft.models.spec.sections import Cluster, Inference, Parallel, PlacementSection, Spec, TrainingRun
+from weft.models.spec.placement import Parallel, PlacementSection
+from weft.models.spec.sections import Inference, Spec, TrainingRun
 from weft.models.spec.transformers import EncoderModel, LatentAttention
 from weft.models.spec.yaml_lines import LinedYaml, YamlError, show_path
+from weft.solver.io.reading import read_text
 from weft.solver.spelling import near
 
 __all__ = ["Spec", "SpecError", "checked", "demo_spec", "load_spec", "named_file", "parse_spec", "path_in",

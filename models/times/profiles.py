@@ -18,8 +18,8 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from weft.models.files.limits import MAX_PROFILE_BYTES
-from weft.models.files.reading import read_text
 from weft.models.spec.quantities import LARGEST, LONGEST
+from weft.solver.io.reading import read_text
 
 MIB = 1024**2
 _COLUMNS = ("op_name", "forward-compute", "backward-compute", "input_size", "output_size", "weights", "activations",

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from torch import Tensor
 
@@ -35,6 +35,17 @@ class BackendError(ValueError):
     """A backend, a part of one, or an assignment that cannot be; the message says which and why, in one sentence."""
 
 
+class BackendFacts(TypedDict, total=False):
+    """What a backend says of itself: see :func:`backend`."""
+
+    supports: Callable[[GraphPart], bool]
+    devices: Sequence[str]
+    trains: bool
+    missing: Callable[[], str | None]
+    version: Callable[[], str]
+    prepare: Callable[[], None]
+
+
 @dataclass(frozen=True)
 class Backend:
     """One backend, as it was registered with :func:`backend`. ``source``: the file that did."""
@@ -42,13 +53,13 @@ class Backend:
     name: str
     build: Build
     patterns: Patterns | Sequence[Sequence[str]]
-    supports: Callable[[GraphPart], bool]
-    devices: tuple[str, ...]
-    trains: bool
-    missing: Callable[[], str | None]
-    version: Callable[[], str]
-    prepare: Callable[[], None]
     source: str
+    supports: Callable[[GraphPart], bool] = lambda part: True
+    devices: Sequence[str] = ("cpu", "cuda")
+    trains: bool = False
+    missing: Callable[[], str | None] = lambda: None
+    version: Callable[[], str] = lambda: ""
+    prepare: Callable[[], None] = lambda: None
 
     def unusable(self, device: str, trains: bool) -> str | None:
         """Why it cannot be used on this kind of device (``"cpu"``), for training or not; ``None`` if it can."""
@@ -63,10 +74,7 @@ _REGISTERED: dict[str, Backend] = {}
 
 
 def backend(name: str, *, patterns: Patterns | Sequence[Sequence[str]] = (), build: Build | None = None,
-            supports: Callable[[GraphPart], bool] = lambda part: True, devices: Sequence[str] = ("cpu", "cuda"),
-            trains: bool = False, missing: Callable[[], str | None] = lambda: None,
-            version: Callable[[], str] = lambda: "",
-            prepare: Callable[[], None] = lambda: None) -> Callable[[Build], Build]:
+            **facts: Unpack[BackendFacts]) -> Callable[[Build], Build]:
     """Register a backend: a decorator of the function that builds, or with ``build=`` a call.
 
     ``patterns``: which parts it may be given. Either chains of operators' names, such as ``[("linear", "gelu")]``,
@@ -91,8 +99,7 @@ def backend(name: str, *, patterns: Patterns | Sequence[Sequence[str]] = (), bui
 
     def register(build: Build) -> Build:
         source = getattr(sys.modules.get(build.__module__), "__file__", None) or ""
-        _REGISTERED[name] = Backend(name, build, patterns, supports, tuple(devices), trains, missing, version, prepare,
-                                    source)
+        _REGISTERED[name] = Backend(name, build, patterns, source, **facts)
         return build
 
     if build is not None:

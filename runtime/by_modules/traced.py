@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -72,7 +71,7 @@ class Traced:
 
     def sizes(self) -> tuple[float | None, ...]:
         """The bytes of each value that passes."""
-        return tuple(float(looks.dtype.itemsize * math.prod(looks.known)) for looks in self.looks.values())
+        return tuple(float(looks.nbytes) for looks in self.looks.values())
 
     @property
     def digest(self) -> str:

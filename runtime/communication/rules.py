@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypedDict
 
 import torch
 from torch import Tensor
@@ -23,18 +23,30 @@ Rule: TypeAlias = Literal["adam", "adamw", "lamb"]
 STATES = ("exp_avg", "exp_avg_sq")
 
 
-@dataclass(frozen=True)
-class _Rule:
-    """``eps``: the default; ``by_norms``: whether steps are as long as norms of whole parameters say."""
+class RuleOptions(TypedDict, total=False):
+    """What a rule may be given, as torch's optimizers call it."""
 
+    lr: float
+    betas: tuple[float, float]
     eps: float
     weight_decay: float
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """``defaults``: of its options; ``by_norms``: whether steps are as long as norms of whole parameters say."""
+
+    defaults: RuleOptions
     by_norms: bool = False
 
 
+def _options(eps: float, weight_decay: float) -> RuleOptions:
+    return RuleOptions(lr=1e-3, betas=(0.9, 0.999), eps=eps, weight_decay=weight_decay)
+
+
 #: By name, with the defaults that each has where it was published (torch's for those that torch has).
-RULES: Mapping[str, _Rule] = {"adam": _Rule(1e-8, 0.0), "adamw": _Rule(1e-8, 1e-2),
-                              "lamb": _Rule(1e-6, 1e-2, by_norms=True)}
+RULES: Mapping[str, _Rule] = {"adam": _Rule(_options(1e-8, 0.0)), "adamw": _Rule(_options(1e-8, 1e-2)),
+                              "lamb": _Rule(_options(1e-6, 1e-2), by_norms=True)}
 
 
 def stepped(rule: str, weight: Tensor, gradient: Tensor, state: Mapping[str, Tensor], step: float,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 import torch.distributed as dist
@@ -23,7 +23,7 @@ from weft.runtime.communication.channel import Channel, Pending, meeting
 from weft.runtime.communication.collectives import all_gather, all_reduce, reduce_scatter
 from weft.runtime.communication.options import groups_of, options_in, require_fitting, require_options
 from weft.runtime.communication.reads import Readers, require_unread
-from weft.runtime.communication.rules import RULES
+from weft.runtime.communication.rules import RULES, RuleOptions
 
 BUCKET = 25 * 2**20  # bytes
 TINY = 1e-6  # added to a norm before dividing by it, as torch.nn.utils.clip_grad_norm_ does
@@ -44,8 +44,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
     All ranks make it together, with rank 0's weights to begin with; buffers, and what is not trained, are each rank's
     own.
 
-    ``rule``: ``"adam"``, ``"adamw"`` (as in torch) or ``"lamb"``. ``options_of`` gives a parameter, by its name,
-    options other than ``lr``, ``betas``, ``eps`` and ``weight_decay`` of all (such as no decay for biases).
+    ``rule``: ``"adam"``, ``"adamw"`` (as in torch) or ``"lamb"``. Its ``options``, ``lr``, ``betas``, ``eps`` and
+    ``weight_decay``, have the defaults that were published for it. ``options_of`` gives a parameter, by its name, other
+    ones than all have (such as no decay for biases).
     ``clip_norm``: the largest norm of the mean gradient of all parameters. ``bucket_bytes``: how much is summed at
     once. ``timeout``: seconds that a collective waits for other ranks.
 
@@ -58,19 +59,20 @@ class ShardedOptimizer(torch.optim.Optimizer):
     already, ranks with other parameters or options, and where no process group is initialised.
     """
 
-    def __init__(self, module: nn.Module, rule: str = "adam", *, lr: float = 1e-3,
-                 betas: tuple[float, float] = (0.9, 0.999), eps: float | None = None,
-                 weight_decay: float | None = None, clip_norm: float | None = None,
+    def __init__(self, module: nn.Module, rule: str = "adam", *, clip_norm: float | None = None,
                  options_of: Callable[[str, nn.Parameter], Mapping[str, Any]] | None = None,
-                 group: dist.ProcessGroup | None = None, bucket_bytes: int = BUCKET, timeout: float = 60.0) -> None:
+                 group: dist.ProcessGroup | None = None, bucket_bytes: int = BUCKET, timeout: float = 60.0,
+                 **options: Unpack[RuleOptions]) -> None:
         if rule not in RULES:
             raise ValueError(f"there is no rule {rule!r}: take one of {', '.join(RULES)}")
         if not isinstance(module, nn.Module):
             raise ValueError(f"ShardedOptimizer trains a module, not {type(module).__name__}: give the module itself")
         require_unread(module)
         self.rule, self.clip_norm = rule, clip_norm
-        defaults = {"lr": lr, "betas": betas, "eps": RULES[rule].eps if eps is None else eps,
-                    "weight_decay": RULES[rule].weight_decay if weight_decay is None else weight_decay}
+        own = RULES[rule].defaults
+        if unknown := options.keys() - own.keys():
+            raise TypeError(f"ShardedOptimizer has no option {min(unknown)!r}: it has {', '.join(own)}")
+        defaults: dict[str, Any] = {**own, **options}
         named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
         require_options(named, clip_norm, bucket_bytes)
         groups = list(groups_of(named, defaults, options_of))

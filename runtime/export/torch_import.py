@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from weft.runtime.export.torch_actions import COMPUTE, TorchAction, parse_cell
-from weft.solver.io.entries import FormatError, read_text
+from weft.solver.io.entries import FormatError, read_input
 from weft.solver.pipeline import NotAPipeline, Pipeline, Stage
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.schedule import Schedule
@@ -71,7 +71,7 @@ class ScheduleTable:
 
 def read_table(path: str | os.PathLike[str]) -> ScheduleTable:
     """Read a schedule CSV. Raises :class:`~weft.solver.io.entries.FormatError`, naming row and cell."""
-    return parse_table(read_text(path), os.fspath(path))
+    return parse_table(read_input(path), os.fspath(path))
 
 
 def parse_table(text: str, where: str = "schedule") -> ScheduleTable:

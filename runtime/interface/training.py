@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -39,6 +40,11 @@ class Boundary(NamedTuple):
         if len(lengths) != len(self.shape):
             raise ValueError(f"the shape {self.shape} is not known before a micro-batch has come")
         return lengths
+
+    @property
+    def nbytes(self) -> int:
+        """Of a tensor of that shape; raises as :attr:`known`."""
+        return self.dtype.itemsize * math.prod(self.known)
 
     def fits(self, tensor: torch.Tensor) -> bool:
         """Whether ``tensor`` is of this type and, where lengths are known, of this shape."""

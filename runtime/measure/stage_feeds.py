@@ -9,7 +9,6 @@ to takers. A module whose way depends on numbers is run on true ones (:func:`nee
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -107,7 +106,7 @@ class _FeedChain:
             return [torch.ones(given.known, dtype=given.dtype, device=device) if sink is None
                     else _random(sink, device)]
 
-        handed = 0 if sink is None else _size(sink)
+        handed = 0 if sink is None else sink.nbytes
         self.pass_by(stage, module)
         return Feed(function, inputs, gradients, () if self.trained.get(stage - 1) else (0,), handed, kept,
                     (source, sink), trains=self.trained[stage])
@@ -182,7 +181,7 @@ class _ValueGraph:
         looks_of_data = [(tuple(torch.as_tensor(data[value]).shape), torch.as_tensor(data[value]).dtype)
                          for value in takes if value not in self.givers]
         return Feed(module, inputs, gradients, constant,
-                    sum(_size(looks) for value, looks in zip(gives, outputs, strict=True) if value in self.used), kept,
+                    sum(looks.nbytes for value, looks in zip(gives, outputs, strict=True) if value in self.used), kept,
                     ([looks for (_, looks), _ in taken], looks_of_data, constant, outputs, returned),
                     _by_giver((giver, looks) for (giver, looks), _ in taken),
                     _by_giver((giver, looks) for (giver, looks), free in taken if not free), trains)
@@ -213,7 +212,7 @@ def _is_trained(module: nn.Module) -> bool:
 def _by_giver(values: Any) -> dict[int, int]:
     found: dict[int, int] = {}
     for giver, looks in values:
-        found[giver] = found.get(giver, 0) + _size(looks)
+        found[giver] = found.get(giver, 0) + looks.nbytes
     return found
 
 
@@ -249,7 +248,7 @@ def _foresee(function: Callable[..., Any], inputs: Callable[[], list[Tensor]], w
         ys = function(*(x.requires_grad_() if i not in still and (x.is_floating_point() or x.is_complex()) else x
                         for i, x in enumerate(inputs())))
         outputs = [Boundary(tuple(y.shape), y.dtype) for y in ((ys,) if isinstance(ys, Tensor) else ys)]
-    return sum(kept.values()) + 4 * max([*map(_size, outputs), *kept.values()], default=0), outputs
+    return sum(kept.values()) + 4 * max([*(looks.nbytes for looks in outputs), *kept.values()], default=0), outputs
 
 
 def _random(looks: Boundary, device: torch.device) -> Tensor:
@@ -259,7 +258,3 @@ def _random(looks: Boundary, device: torch.device) -> Tensor:
     if looks.has_gradient:
         return torch.randn(looks.known, dtype=looks.dtype, device=device)
     return torch.zeros(looks.known, dtype=looks.dtype, device=device)
-
-
-def _size(looks: Boundary) -> int:
-    return looks.dtype.itemsize * math.prod(looks.known)

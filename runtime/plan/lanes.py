@@ -21,9 +21,8 @@ from collections.abc import Mapping
 from weft.runtime.plan.buffers import BufferTable
 from weft.runtime.plan.plan import Plan
 from weft.runtime.plan.program import ProgramError, Work
-from weft.solver.pools import Op, mixed_pools
+from weft.solver.pools import Op, mixed_pools, sign
 from weft.solver.pools import memory_waits as ordered_waits
-from weft.solver.problem import Number
 
 #: Two planned times closer than this share of the makespan are one.
 _NEAR = 1e-9
@@ -44,7 +43,7 @@ def memory_waits(plan: Plan, rank: int) -> Mapping[Work, tuple[Work, ...]]:
     as planned, by its start. Nothing where the order on one of them says all (:mod:`weft.solver.pools`)."""
     vocabulary, problem = plan.vocabulary, plan.problem
     owner = vocabulary.ranks.devices[rank]
-    pools = [pool for pool in mixed_pools(problem, _sign, _sign) if pool.owner == owner]
+    pools = [pool for pool in mixed_pools(problem, sign, sign) if pool.owner == owner]
     if not pools:
         return {}
     keys = {work: vocabulary.known(work) for work in plan.program.works(rank)}
@@ -73,8 +72,3 @@ def check_pool_memory(plan: Plan, rank: int, table: BufferTable, reserve: int) -
         raise ProgramError(f"rank {rank}'s blocks hold {peak} bytes at once and its {len(table.slots)} message "
                            f"buffers {table.size} more, but device {device.name!r} has {device.memory} and {reserve} "
                            "in reserve")
-
-
-def _sign(amount: Number) -> int:
-    """All that waits ask of an amount."""
-    return (amount > 0) - (amount < 0)

@@ -20,8 +20,8 @@ from weft.runtime.plan.rank_map import RankMap
 from weft.solver.io.entries import Entry, FormatError, read_json, require_format
 from weft.solver.io.writing import write_atomically
 from weft.solver.names import Names
-from weft.solver.problem import LARGEST_AMOUNT, SMALLEST_AMOUNT
 from weft.solver.schedule import Operation, Schedule
+from weft.solver.values import LARGEST_AMOUNT, SMALLEST_AMOUNT
 
 TIMELINE_FORMAT = "weft.timeline/1"
 

@@ -170,7 +170,7 @@ class _RankAlone:
         updates = []
         for step in range(1, repeats + 1):
             steps.append(self._run_step(step))
-            updates.append(self._timed_update())
+            updates.append(Timer(self.session.device).lap(self._update)[1])
         held = self._held()
         _, computed = memory_of(lambda: self._run_step(repeats + 1), self.session.device)
         _, update = memory_of(self._update, self.session.device)
@@ -196,9 +196,6 @@ class _RankAlone:
             self.gradients.finish()
             self.gradients.clip()
             self.gradients.step()
-
-    def _timed_update(self) -> float:
-        return Timer(self.session.device).lap(self._update)[1]
 
     def _held(self) -> int:
         """Bytes that are there between two steps."""

@@ -51,14 +51,10 @@ def stages_plan(plan: Plan, rounds: Rounds, job: str, blocks: Sequence[WideBlock
                            "data parallel: each block on all GPUs of the job, and sums on a lane of each")
     passes = {alone.vocabulary.work(number, m): (block.name, m)
               for number, block in enumerate(problem.blocks) for m in range(count)}
-    names = {device.name: rank for rank, device in enumerate(_devices_of_ranks(plan))}
+    names = {plan.problem.devices[device].name: rank for rank, device in enumerate(plan.vocabulary.ranks.devices)}
     everything = frozenset(passes)
     return JobPlan(job, alone, tuple(names[device.name] for device in problem.devices), 1, passes, everything,
                    everything, (), 1, count, durations_of(blocks))
-
-
-def _devices_of_ranks(plan: Plan) -> list[Device]:
-    return [plan.problem.devices[device] for device in plan.vocabulary.ranks.devices]
 
 
 def _alone(plan: Plan, rounds: Rounds, job: str, blocks: Sequence[WideBlock]) -> Problem:

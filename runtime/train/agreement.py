@@ -15,14 +15,13 @@ with as many parameters deferred as now has the I and W that it was planned with
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from torch import nn
 
-from weft.runtime.interface.training import Boundary, Training
+from weft.runtime.interface.training import Training
 from weft.runtime.plan.plan import Plan
 from weft.runtime.plan.stage_graph import StageGraph
 from weft.runtime.ranks.session import Session, SessionError
@@ -151,11 +150,7 @@ def _outputs(graph: StageGraph, training: Training) -> Iterator[tuple[int, int]]
     for stage, ports in wiring.ports.items():
         handed = [value for value in ports.gives if value in wiring.takers]
         if handed and all(value in wiring.boundaries and wiring.boundaries[value].is_known for value in handed):
-            yield stage, sum(_bytes(wiring.boundaries[value]) for value in handed)
-
-
-def _bytes(boundary: Boundary) -> int:
-    return boundary.dtype.itemsize * math.prod(boundary.known)
+            yield stage, sum(wiring.boundaries[value].nbytes for value in handed)
 
 
 # -- what differs ------------------------------------------------------------------------------------------------------

@@ -39,10 +39,6 @@ def _gloo(session: Session, tables: Sequence[BufferTable], parameters: str | Non
     return by_host(session, tables, "gloo")
 
 
-def _nccl(session: Session, tables: Sequence[BufferTable], parameters: str | None) -> Transport:
-    return _process_groups(session, tables, "nccl")
-
-
 def _process_groups(session: Session, tables: Sequence[BufferTable], backend: str) -> Transport:
     from weft.runtime.transports.process_groups import ProcessGroupTransport
 
@@ -79,7 +75,8 @@ def _nothing(parameters: str | None) -> bool:
 #: All transports, in the order in which error messages list them.
 TRANSPORTS: tuple[TransportKind, ...] = (
     TransportKind("gloo", "gloo, gloo:sockets", RunsOn.CPU, _gloo, lambda parameters: parameters in (None, "sockets")),
-    TransportKind("nccl", "nccl", RunsOn.OWN_GPU, _nccl, _nothing, posts_early=False),
+    TransportKind("nccl", "nccl", RunsOn.OWN_GPU, lambda session, tables, _: _process_groups(session, tables, "nccl"),
+                  _nothing, posts_early=False),
     TransportKind("shared", "shared", RunsOn.ANY_GPU, _shared, _nothing),
     TransportKind("symmetric", "symmetric", RunsOn.OWN_GPU, _symmetric, _nothing),
     TransportKind("emulated", "emulated:LATENCY,BANDWIDTH, in seconds and bytes per second (emulated:1e-3,1e9)",

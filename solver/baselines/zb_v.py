@@ -32,11 +32,12 @@ def _row(rank: int, p: int, micro_batches: int, down: Stage, up: Stage) -> Row:
     row: Row = []
     done: dict[tuple[Stage, str], int] = {}
 
-    def run(stage: Stage, part: str) -> None:
-        m = done.get((stage, part), 0)
-        done[stage, part] = m + 1
-        blocks = {"forward": (stage.forward,), "gradient": stage.gradient, "weights": stage.weights}[part]
-        row.extend((block, m) for block in blocks)
+    def run(stage: Stage, *parts: str) -> None:
+        for part in parts:
+            m = done.get((stage, part), 0)
+            done[stage, part] = m + 1
+            blocks = {"forward": (stage.forward,), "gradient": stage.gradient, "weights": stage.weights}[part]
+            row.extend((block, m) for block in blocks)
 
     # Warm-up: forwards down until the first comes back up, then both ways, then the first backwards.
     for _ in range(2 * (p - rank) - 1):
@@ -45,25 +46,19 @@ def _row(rank: int, p: int, micro_batches: int, down: Stage, up: Stage) -> Row:
         run(up, "forward")
         run(down, "forward")
     for _ in range(p - rank):
-        run(up, "forward")
-        run(up, "gradient")
-        run(up, "weights")
+        run(up, "forward", "gradient", "weights")
     # Steady state: forward and both gradients on the way down, then the same on the way up, each device without pause.
     while done.get((up, "forward"), 0) < micro_batches:
         if done[down, "forward"] < micro_batches:
             run(down, "forward")
-        run(down, "gradient")
-        run(down, "weights")
-        run(up, "forward")
-        run(up, "gradient")
-        run(up, "weights")
+        run(down, "gradient", "weights")
+        run(up, "forward", "gradient", "weights")
     # Cool-down: input gradients first, others wait for them; weight gradients where there is nothing else.
     for _ in range(rank):
         run(down, "gradient")
         run(up, "gradient")
     for _ in range(p - rank):
-        run(down, "gradient")
-        run(down, "weights")
+        run(down, "gradient", "weights")
     for stage in (up, down):
         while done.get((stage, "weights"), 0) < micro_batches:
             run(stage, "weights")

@@ -17,13 +17,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
-from weft.solver.choices.relaxed.certain import owners
 from weft.solver.choices.relaxed.memory import held_of
 from weft.solver.cpsat.budget import Budget
 from weft.solver.cpsat.solve import proven
 from weft.solver.judge.validate import InvalidSchedule, validate
 from weft.solver.late import cp_model
-from weft.solver.problem import Dependency, Number
+from weft.solver.problem import Dependency, Number, owners
 from weft.solver.schedule import Operation, Schedule
 from weft.solver.ticks import in_whole_numbers
 from weft.solver.timing import time_orders
@@ -237,7 +236,7 @@ class _Model:
     # -- memory
 
     def _limit_memory(self) -> None:
-        owner = owners(self.problem)
+        owner = owners(self.problem.devices)
         for pool, device in enumerate(self.problem.devices):
             if device.memory is None or owner[pool] != pool:
                 continue

@@ -25,6 +25,7 @@ from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import solve
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
+from weft.solver.values import plain
 
 Kind: TypeAlias = Literal["memory", "transfer", "work"]
 
@@ -172,7 +173,7 @@ def _memory(problem: Problem) -> Iterator[Change]:
 
 def _with_memory(problem: Problem, where: list[int], step: Number) -> Problem:
     devices = tuple(
-        replace(device, memory=_plain(Fraction(str(device.memory)) + Fraction(step))) if number in where else device
+        replace(device, memory=plain(Fraction(str(device.memory)) + Fraction(step))) if number in where else device
         for number, device in enumerate(problem.devices))
     return replace(problem, devices=devices)
 
@@ -236,8 +237,4 @@ def _stages(problem: Problem) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 def _scaled(value: Number, share: Fraction) -> Number:
     """A time as a decimal number again, rounded to 12 digits: more would only make ticks finer than they need be."""
-    return _plain(Fraction(f"{float(Fraction(str(value)) * share):.12g}"))
-
-
-def _plain(value: Fraction) -> Number:
-    return int(value) if value.denominator == 1 else float(value)
+    return plain(Fraction(f"{float(Fraction(str(value)) * share):.12g}"))

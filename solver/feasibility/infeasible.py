@@ -44,7 +44,7 @@ def require_room(instance: TickProblem, micro_batches: int, budget: Budget,
     instance = instance.in_sequence
     in_turn = never_gives_first(instance)
     one = PlaceModel(instance, 1, more=True).least_excess(budget, _ONE) if in_turn else None
-    if one is not None and one.missing and one.least and _confirmed(instance, budget):
+    if one is not None and one.missing and one.least and find_room(instance, 1, budget, _AGAIN).order is None:
         raise _Refusal(instance, micro_batches, budget, in_turn).of_one(one)
     if one is not None and not one.missing and not _left_behind(instance):
         return tuple((block, m) for m in range(micro_batches) for block, _ in one.order)
@@ -53,11 +53,6 @@ def require_room(instance: TickProblem, micro_batches: int, budget: Budget,
         if not room.impossible:
             return room.order
     raise _Refusal(instance, micro_batches, budget, in_turn).of_all()
-
-
-def _confirmed(instance: TickProblem, budget: Budget) -> bool:
-    """Whether nobody finds room for one micro-batch, of which CP-SAT says that there is none."""
-    return find_room(instance, 1, budget, _AGAIN).order is None
 
 
 def _left_behind(instance: TickProblem) -> dict[int, int]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import os
 import re
-import stat
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from weft.solver.problem import LARGEST, Number, is_finite_number, unprintable
+from weft.solver.io.reading import read_text
+from weft.solver.problem import Number
 from weft.solver.spelling import near
+from weft.solver.values import LARGEST, is_finite_number, unprintable
 
 #: Larger files are a mistake: two million operations, the most a search takes, are a third of that.
 MOST_BYTES = 2**29
@@ -31,33 +32,16 @@ class FormatError(ValueError):
 # -- files ---------------------------------------------------------------------------------------------------------
 
 
-def read_text(path: str | os.PathLike[str]) -> str:
-    """The text in ``path``. Raises :class:`FormatError` for what is no regular file, cannot be read, holds more than
+def read_input(path: str | os.PathLike[str]) -> str:
+    """The text in ``path``. Raises :class:`FormatError` for what is no file, cannot be read, holds more than
     :data:`MOST_BYTES` or is no UTF-8."""
-    name = os.fspath(path)
-    try:
-        # Without O_NONBLOCK, opening a FIFO waits for somebody to write to it.
-        with open(path, "rb", opener=lambda file, flags: os.open(file, flags | getattr(os, "O_NONBLOCK", 0))) as stream:
-            found = os.fstat(stream.fileno())
-            if not stat.S_ISREG(found.st_mode):
-                raise FormatError(f"{name}: is no regular file; write what is to be read to one")
-            if found.st_size > MOST_BYTES:
-                raise FormatError(f"{name}: has {found.st_size} bytes, at most {MOST_BYTES} are read")
-            return stream.read(MOST_BYTES).decode("utf-8")
-    except OSError as error:
-        raise FormatError(f"{name}: cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise FormatError(f"{name}: is not UTF-8 text") from None
-    except FormatError:
-        raise
-    except ValueError as error:  # a NUL, or half of a surrogate pair
-        raise FormatError(f"{name!r}: cannot be read: {error}") from None
+    return read_text(path, MOST_BYTES, "an input", FormatError)
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
     """The JSON value in ``path``. Raises :class:`FormatError` for a missing, empty or broken file, and for one with
     characters that cannot be shown."""
-    name, text = os.fspath(path), read_text(path)
+    name, text = os.fspath(path), read_input(path)
     if not text.strip():
         raise FormatError(f"{name}: is empty")
     try:
@@ -174,7 +158,7 @@ def require_format(entry: Entry, expected: str) -> None:
 
 
 def number(value: Any, where: str) -> Number:
-    """``value``, which must be a finite number of at most :data:`~weft.solver.problem.LARGEST`."""
+    """``value``, which must be a finite number of at most :data:`~weft.solver.values.LARGEST`."""
     if not is_finite_number(value):
         raise FormatError(f"{where} is {show(value)}, it must be a finite number of at most {LARGEST:g}")
     number: Number = value

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any, TypeAlias
 
 from weft.solver.io.entries import FormatError, number, show
-from weft.solver.objectives import OBJECTIVES
+from weft.solver.schedule import OBJECTIVES
 
 #: Raises ``FormatError`` for a value of another shape; the text says where it stands.
 _Shape: TypeAlias = Callable[[Any, str], object]

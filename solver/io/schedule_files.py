@@ -19,9 +19,10 @@ from weft.solver.io.entries import Entry, FormatError, named, number, read_json,
 from weft.solver.io.problem_files import any_problem_from_json, naming, problem_to_json
 from weft.solver.io.provenance import check_provenance
 from weft.solver.io.writing import write_atomically
-from weft.solver.problem import Number, Problem, require_name
+from weft.solver.problem import Number, Problem
 from weft.solver.schedule import Operation, Repetend, Schedule
 from weft.solver.spelling import near
+from weft.solver.values import require_name
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Rounds, Run
 

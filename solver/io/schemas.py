@@ -12,7 +12,8 @@ from typing import Any
 
 from weft.solver.io.problem_files import PROBLEM_FORMAT
 from weft.solver.io.schedule_files import SCHEDULE_FORMAT
-from weft.solver.problem import LARGEST, LARGEST_AMOUNT, MOST_NAME, BlockKind
+from weft.solver.problem import BlockKind
+from weft.solver.values import LARGEST, LARGEST_AMOUNT, MOST_NAME
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _NAME = {"type": "string", "maxLength": MOST_NAME,

@@ -91,10 +91,6 @@ class FreePeriodModel:
         self._carry_transfers()
         self._limit_memory()
 
-    def only_whole_periods(self) -> None:
-        """Leave out periods that are a fraction: every solution is a schedule."""
-        self.model.add(self.fraction == 0)
-
     def chosen(self, pair: tuple[int, int], solver: cp_model.CpSolver) -> int:
         """q of a pair in the solution."""
         return next(q for q, literal in self.heights[pair] if solver.boolean_value(literal))

@@ -157,7 +157,7 @@ class _Round:
                                     search.best.latency))
         if outcome.found and not self._keep(search, model, outcome) and not self.time.spent:
             model = self._model(search, top)
-            model.only_whole_periods()
+            model.model.add(model.fraction == 0)  # of a whole period every solution is a schedule
             whole = proven(model.model, self.time.budget, deterministic=deterministic)
             if whole.found:
                 self._keep(search, model, whole)

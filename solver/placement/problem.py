@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from weft.solver.late import nx
-from weft.solver.problem import LARGEST, is_finite_number
+from weft.solver.values import LARGEST, is_finite_number
 
 #: Sums of costs stay below this, so that what is made of them stays a finite number.
 _MOST = 1e300

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from weft.solver.cpsat.budget import Budget
 from weft.solver.period.periodic import Periodic, repeat, rows_by_period
 from weft.solver.pools import PooledOrders, Wait
+from weft.solver.relations.fixed_order import FixedOrder
 from weft.solver.step.order_model import Improvement, Stretch, reorder
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders
@@ -85,7 +86,7 @@ def complete(
     warm, cool = _stretches(found, count, edge)
     for stretch in (warm, cool):
         if any(b > a for a, b in stretch):
-            better = order(instance, count, orders, stretch, budget, deterministic=deterministic)
+            better = order(FixedOrder(instance, count, orders), stretch, budget, deterministic=deterministic)
             orders = better.orders or orders
     return EdgedRepetend(found, edge, count, orders)
 

@@ -13,12 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from weft.solver.judge.spans import span_of
-from weft.solver.objectives import OBJECTIVES
 from weft.solver.problem import Problem
 from weft.solver.relations.fixed_order import FixedOrder
 from weft.solver.relations.pool_pass import fits_pools
 from weft.solver.relations.spans import Spans
-from weft.solver.schedule import Operation, Schedule, latest_end
+from weft.solver.schedule import OBJECTIVES, Operation, Schedule, latest_end
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders, time_orders
 

@@ -38,13 +38,14 @@ from weft.solver.relations.fixed_order import FixedOrder, Op
 from weft.solver.relations.implied_order import Order
 from weft.solver.relations.min_dist import pools_take_first
 from weft.solver.relations.pool_pass import with_waits
-from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders
 
 #: Up to so many operations, all with starts where lanes share a memory, a stretch of them is ordered anew.
 MOST_POOLED = 400
 #: Per device, the first free position of its row and the first later one.
 Stretch: TypeAlias = Sequence[tuple[int, int]]
+#: What is asked of two free operations, by their numbers.
+_Literals: TypeAlias = "dict[tuple[int, int], cp_model.IntVar | bool]"
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,7 @@ class Improvement:
 
 
 def reorder(
-    instance: TickProblem,
-    micro_batches: int,
-    orders: Orders,
+    known: FixedOrder,
     stretch: Stretch,
     budget: Budget,
     *,
@@ -69,22 +68,20 @@ def reorder(
     implied: Order | None = None,
     relaxation: bool = True,
 ) -> Improvement:
-    """Order the free operations anew for a smaller makespan.
+    """Order the free operations of ``known``, a feasible order, anew for a smaller makespan.
 
     Earlier operations must depend on earlier ones only, and later ones must not precede free ones (true for stretches
-    that are contiguous in time or in periods). ``orders`` must be feasible. ``bound`` is a known lower bound on the
+    that are contiguous in time or in periods). ``bound`` is a known lower bound on the
     makespan, ``implied`` what must precede what in every schedule. Without ``relaxation`` CP-SAT keeps no linear one.
     Where lanes share a memory no stretch of too long a schedule is ordered anew.
     """
-    count = micro_batches * len(instance.durations)
-    if instance.mixed_pools and count > MOST_POOLED and any(
-            part != (0, len(row)) for row, part in zip(orders, stretch, strict=True)):
-        return Improvement(None, FixedOrder(instance, micro_batches, orders).makespan, bound)
-    lengths = {id(row): b - a for row, (a, b) in zip(orders, stretch, strict=True)}  # devices may share a row
-    if not budget.suffices(sum(length * (length - 1) // 2 for length in lengths.values())):
-        return Improvement(None, FixedOrder(instance, micro_batches, orders).makespan, bound)
-    model = OrderModel(instance, micro_batches, orders, stretch, bound, implied)
-    current = model.fixed.makespan
+    current, instance = known.makespan, known.instance
+    is_pooled = instance.mixed_pools and len(known.start) > MOST_POOLED and any(
+        part != (0, len(row)) for row, part in zip(known.orders, stretch, strict=True))
+    lengths = {id(row): b - a for row, (a, b) in zip(known.orders, stretch, strict=True)}  # devices may share a row
+    if is_pooled or not budget.suffices(sum(length * (length - 1) // 2 for length in lengths.values())):
+        return Improvement(None, current, bound)
+    model = OrderModel(known, stretch, bound, implied)
     if current <= bound or not model.free:
         return Improvement(None, current, min(bound, current))
     outcome = run(model.model, budget, deterministic=deterministic, workers=1, relaxation=relaxation)
@@ -101,15 +98,12 @@ def reorder(
 
 class OrderModel:
     """The model of one stretch. ``free``: the operations that have a start in it. ``latest``: by when all is over; by
-    default as soon as in these ``orders``."""
+    default as soon as in the order that is ``fixed``."""
 
-    def __init__(self, instance: TickProblem, micro_batches: int, orders: Orders, stretch: Stretch, bound: int,
-                 implied: Order | None, latest: int | None = None) -> None:
-        self.instance = instance
-        self.implied = implied
-        self.orders = orders
-        self.stretch = stretch
-        self.fixed = FixedOrder(instance, micro_batches, orders)
+    def __init__(self, fixed: FixedOrder, stretch: Stretch, bound: int, implied: Order | None,
+                 latest: int | None = None) -> None:
+        self.fixed, self.instance, self.orders = fixed, fixed.instance, fixed.orders
+        self.stretch, self.implied = stretch, implied
         self.latest = self.fixed.makespan if latest is None else latest
         self._divide()
         self.number = {op: n for n, op in enumerate(self.free)}
@@ -153,7 +147,6 @@ class OrderModel:
 
     def _precede(self) -> None:
         """Which free operations every schedule runs before which: dependencies and micro-batch order, closed."""
-        n = len(self.free)
         self.edges: list[tuple[int, int, int]] = []  # from, to, least distance between starts
         for op in self.free:
             block, m = op
@@ -166,14 +159,14 @@ class OrderModel:
                     self.edges.append((self.number[op], self.number[consumer], duration + arc.lag))
         self._precede_by_memory()
         self._precede_by_order()
-        self.after = [0] * n  # bit j of after[i]: i precedes j
+        self.after = [0] * len(self.free)  # bit j of after[i]: i precedes j
         # Numbers follow start times, so edges go from smaller to larger numbers.
         for i, j, _ in checked(sorted(self.edges, reverse=True), 256):
             self.after[i] |= self.after[j] | 1 << j
         self.head = [max([0, *(self.fixed.arrivals(op, self.earlier))]) for op in self.free]
-        self.tail = [self.instance.durations[op[0]] for op in self.free]  # longest path from the start to the end
-        for n, op in enumerate(self.free):
-            self.tail[n] += max([0, *(self.fixed.departures(op, self.later))])
+        #: The longest path from each start to the end.
+        self.tail = [self.instance.durations[op[0]] + max([0, *self.fixed.departures(op, self.later)])
+                     for op in self.free]
         self.to_later = list(self.tail)
         for i, j, distance in sorted(self.edges):
             self.head[j] = max(self.head[j], self.head[i] + distance)
@@ -315,15 +308,13 @@ class OrderModel:
     def _limit_pools(self) -> None:
         """Whatever takes memory that lanes share finds room for it at its start."""
         engines = [set(block.devices) for block in self.instance.problem.blocks]
-        started: dict[tuple[int, int], cp_model.IntVar | bool] = {}
-        ended: dict[tuple[int, int], cp_model.IntVar | bool] = {}
+        started: _Literals = {}
+        ended: _Literals = {}
         for pool in self.instance.mixed_pools:
             members = [n for n, op in enumerate(self.free) if op[0] in pool.take]
             for j in (j for j in checked(members) if pool.take[self.free[j][0]] > 0):
                 terms: list[tuple[cp_model.IntVar | bool, int]] = []
-                for i in members:
-                    if i == j:
-                        continue
+                for i in (i for i in members if i != j):
                     block = self.free[i][0]
                     if engines[block] & engines[self.free[j][0]]:
                         terms.append((self._is_before(i, j), pool.change[block]))
@@ -334,8 +325,7 @@ class OrderModel:
                         terms.append((self._has_ended(i, j, ended), -pool.given(block)))
                 self._hold(terms, pool.capacity - pool.take[self.free[j][0]])
 
-    def _has_started(self, i: int, j: int, known: dict[tuple[int, int], cp_model.IntVar | bool]
-                     ) -> cp_model.IntVar | bool:
+    def _has_started(self, i: int, j: int, known: _Literals) -> cp_model.IntVar | bool:
         """Whether i may have started by j's start; if not, it starts later."""
         if self.after[i] >> j & 1 or self.after[j] >> i & 1:
             return bool(self.after[i] >> j & 1)
@@ -347,8 +337,7 @@ class OrderModel:
                 self.model.add_bool_or(literal, known[j, i])
         return known[i, j]
 
-    def _has_ended(self, i: int, j: int, known: dict[tuple[int, int], cp_model.IntVar | bool]
-                   ) -> cp_model.IntVar | bool:
+    def _has_ended(self, i: int, j: int, known: _Literals) -> cp_model.IntVar | bool:
         """Whether i has certainly ended by j's start."""
         if self.after[i] >> j & 1 or self.after[j] >> i & 1:
             return bool(self.after[i] >> j & 1)

@@ -12,6 +12,7 @@ from math import ceil
 from weft.solver.baselines.lib.at_once import at_once
 from weft.solver.cpsat.budget import Budget
 from weft.solver.cpsat.solve import Attempt, confirmed, race
+from weft.solver.relations.fixed_order import FixedOrder
 from weft.solver.step.order_model import Improvement, OrderModel
 from weft.solver.step.proven import Proven
 
@@ -22,7 +23,8 @@ def shorter(proven: Proven, than: int, budget: Budget, deterministic: float) -> 
     instance, count, bound = proven.instance, proven.micro_batches, ceil(proven.bound)
     _, orders = next(at_once(instance.problem, count), ("", None))
     if bound < than and orders is not None and budget.suffices(sum(len(row) ** 2 // 2 for row in orders)):
-        model = OrderModel(instance, count, orders, [(0, len(row)) for row in orders], bound, proven.implied, than - 1)
+        fixed = FixedOrder(instance, count, orders)
+        model = OrderModel(fixed, [(0, len(row)) for row in orders], bound, proven.implied, than - 1)
         attempt = Attempt(model.model, deterministic, relaxation=False)
         outcome = confirmed(attempt, race([attempt], budget)[0], budget)
         if outcome.found:

@@ -47,9 +47,7 @@ _LAST, _MIDDLE = 0.6, 0.3
 
 
 def reorder_for_span(
-    instance: TickProblem,
-    micro_batches: int,
-    orders: Orders,
+    known: FixedOrder,
     stretch: Stretch,
     budget: Budget,
     *,
@@ -60,13 +58,12 @@ def reorder_for_span(
     """Order the free operations anew for a smaller span; arguments are those of
     :func:`weft.solver.step.order_model.reorder`. What the answer calls its makespan is the span, and its bound is one
     on the spans that reordering this stretch can reach."""
-    lengths = {id(row): b - a for row, (a, b) in zip(orders, stretch, strict=True)}
-    fixed = FixedOrder(instance, micro_batches, orders)
-    span = least_span(fixed).span
-    if instance.mixed_pools and len(fixed.start) > MOST_POOLED:
+    lengths = {id(row): b - a for row, (a, b) in zip(known.orders, stretch, strict=True)}
+    span, orders, instance = least_span(known).span, known.orders, known.instance
+    if instance.mixed_pools and len(known.start) > MOST_POOLED:
         return Improvement(None, span, min(bound, span))
-    search = _Search(instance, micro_batches, stretch, implied, len(Machines(fixed).first), orders,
-                     span, Fraction(bound))
+    search = _Search(instance, known.micro_batches, stretch, implied, len(Machines(known).first), orders, span,
+                     Fraction(bound))
     if budget.suffices(sum(length * (length - 1) // 2 for length in lengths.values()) + sum(map(len, orders))):
         search.close(budget.slice(deterministic))
     proven = search.bound if pools_take_first(instance) else bound
@@ -106,8 +103,8 @@ class _Search:
         finer = self.instance.refined(span.denominator)
         if self.micro_batches * (sum(finer.durations) + sum(arc.lag for arc in finer.arcs)) > _MOST_TICKS:
             return None
-        model = _SpanModel(finer, self.micro_batches, self.orders, self.stretch, int(span * span.denominator),
-                           self.implied)
+        model = _SpanModel(FixedOrder(finer, self.micro_batches, self.orders), self.stretch,
+                           int(span * span.denominator), self.implied)
         attempt = Attempt(model.model, time.left, relaxation=False, precedences=False)
         outcome = race([attempt], time.budget)[0]
         if all((a, b) == (0, len(row)) for row, (a, b) in zip(self.orders, self.stretch, strict=True)):
@@ -121,9 +118,8 @@ class _Search:
 class _SpanModel(OrderModel):
     """All operations have starts; what is not in the stretch keeps its place. The span is at most ``bound``."""
 
-    def __init__(self, instance: TickProblem, micro_batches: int, orders: Orders, stretch: Stretch, bound: int,
-                 implied: Order | None) -> None:
-        super().__init__(instance, micro_batches, orders, stretch, bound, implied)
+    def __init__(self, fixed: FixedOrder, stretch: Stretch, bound: int, implied: Order | None) -> None:
+        super().__init__(fixed, stretch, bound, implied)
         everything = (1 << len(self.free)) - 1
         if self.free and self.after[0] | 1 == everything:  # nothing begins before it, so it may begin at 0
             self.model.add(self.start[0] == 0)

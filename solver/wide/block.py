@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeVar
 
-from weft.solver.problem import Block, BlockKind, Dependency, Number, ProblemError, require_name
+from weft.solver.problem import Block, BlockKind, Dependency, Number, ProblemError
+from weft.solver.values import require_name
 
 Value = TypeVar("Value")
 #: What a block takes on each of its devices, in their order; one number stands for all, none for nothing.

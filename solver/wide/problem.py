@@ -20,7 +20,8 @@ from itertools import combinations, product
 from math import prod
 
 from weft.solver.model_facts import ModelFacts
-from weft.solver.problem import Block, BlockKind, Device, Link, Problem, ProblemError, require_name
+from weft.solver.problem import Block, BlockKind, Device, Link, Problem, ProblemError
+from weft.solver.values import require_name
 from weft.solver.wide.block import Options, WideBlock, all_classes, excludes, holds, options_text
 
 #: Of up to so many assignments each is looked at for a circle of waits before the search; of more when it gets there.

@@ -17,7 +17,7 @@ import weft
 from tests.support.examples import slow
 from tests.support.grid import QUICK, ROWS, Row, ran
 from tests.support.kinds_of_input import KINDS, MICRO_BATCHES, PHASES, write_inputs
-from weft.app.lib.case import read_source
+from weft.app.lib.sources import read_source
 from weft.cli.lib.command import BAD, GOOD, NO
 
 #: Kinds of model specs that have much in common with others, and take longest.

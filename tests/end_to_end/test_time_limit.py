@@ -18,7 +18,7 @@ from tests.solver.cpsat.test_solve import market_split
 from tests.support.builders import TINY_SPEC, pipeline, v
 from tests.support.examples import slow
 from tests.support.large_problems import chain, everywhere, folded, random_graph, wide_m
-from weft.app.compare import known_schedules
+from weft.app.compare.run import known_schedules
 from weft.app.lib import options as search_options
 from weft.app.lib.case import Case, CasePlacement, case_of
 from weft.app.lib.options import SearchOptions, command_began

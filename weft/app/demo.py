@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from weft.app.compare import Comparison, compare_source
+from weft.app.compare.result import Comparison
+from weft.app.compare.run import compare_source
 from weft.app.lib.options import SearchOptions
 from weft.app.lib.placements import SEARCHES
 from weft.figures import FORMATS, draw

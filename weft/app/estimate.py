@@ -103,7 +103,7 @@ def estimate_source(source: Source, *, shape: str | None = None, parallel: Mappi
                     **asked: int | str | None) -> EstimateReport:
     """See :func:`weft.estimate`; ``asked``: of a config.json, what :func:`weft.app.config_spec.config_specs` takes."""
     from weft.app.config_spec import config_specs, grid_of_config, is_config
-    from weft.app.lib.case import read_source
+    from weft.app.lib.sources import read_source
 
     if shape not in (None, "chain", "v", "loop", "wave"):
         raise ValueError(f"shape is {shape!r}, it must be chain, v, loop or wave")

@@ -61,19 +61,19 @@ def _written(name: str, schedule: Schedule, path: PathLike, torch: str) -> Path 
     """Write ``schedule`` as what ``name`` says; what is given is a further file that was written."""
     from weft.runtime.export.perfetto import save_trace
     from weft.runtime.export.tessel import save_tessel
-    from weft.runtime.export.tools.deepspeed import save_deepspeed
-    from weft.runtime.export.tools.megatron import save_megatron
-    from weft.runtime.export.tools.nnscaler import save_nnscaler
+    from weft.runtime.export.tools import TOOLS
     from weft.runtime.export.tools.torchtitan import save_torchtitan
     from weft.runtime.export.torch_csv import save_torch_csv
+    from weft.solver.io.writing import write_atomically
 
     if name == "torchtitan":
         return save_torchtitan(schedule, path, torch=torch)
     if name.startswith("pytorch"):
         save_torch_csv(schedule, path, communication=name == "pytorch-comms", torch=torch)
+    elif name in TOOLS and (text := TOOLS[name].text) is not None:
+        write_atomically(path, text(TOOLS[name].run(schedule)))
     else:
-        {"megatron": save_megatron, "deepspeed": save_deepspeed, "nnscaler": save_nnscaler, "tessel": save_tessel,
-         "perfetto": save_trace}[name](schedule, path)
+        (save_tessel if name == "tessel" else save_trace)(schedule, path)
     return None
 
 
@@ -188,7 +188,7 @@ def _on_best_placement(source: Source, micro_batches: int, table: ScheduleTable)
 
 
 def _from_tessel(path: PathLike, problem: Source | None, micro_batches: int | None) -> Schedule:
-    from weft.app.lib.case import read_source
+    from weft.app.lib.sources import read_source
     from weft.runtime.export.tessel import load_tessel
     from weft.solver.problem import Problem
 
@@ -199,7 +199,8 @@ def _from_tessel(path: PathLike, problem: Source | None, micro_batches: int | No
 
 
 def _from_tool(path: PathLike, problem: Source | None) -> Schedule:
-    from weft.app.lib.case import case_of, read_source
+    from weft.app.lib.case import case_of
+    from weft.app.lib.sources import read_source
     from weft.app.tools.given import given_schedule, read_plan
     from weft.models.spec.spec import Spec
 

@@ -14,11 +14,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from weft.app.lib.case import Case, case_of, read_source, without_entries
+from weft.app.lib.case import Case, case_of
 from weft.app.lib.coverage import cut_of_details
 from weft.app.lib.options import SearchOptions
 from weft.app.lib.overlap_listing import IN_PAIRS, Listing, OpenOverlap
 from weft.app.lib.placements import by_device
+from weft.app.lib.sources import read_source, without_entries
 from weft.app.lib.verdicts import Searched, choice, searched, told_rows
 from weft.app.solving.solve import solve_case
 from weft.models.overlap.data_parallel import WHOLE_MODEL, why_not_data_parallel

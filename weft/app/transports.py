@@ -23,7 +23,7 @@ from weft.runtime.ranks.launch import Ended, launch_local
 from weft.runtime.ranks.session import nccl_shares_gpus
 from weft.runtime.transports.one_host.shared_memory import can_share
 from weft.text.tables import table_of
-from weft.text.units import bytes_text, time_text
+from weft.text.units import bytes_text, shown_time
 
 #: Bytes of the messages that are sent and timed.
 SIZES = (4096, 2**20, 2**24)
@@ -188,7 +188,7 @@ def _end(ended: Sequence[Ended]) -> str:
 
 
 def _time(seconds: float | None) -> str:
-    return "" if seconds is None else " ".join(time_text(seconds, "s"))
+    return "" if seconds is None else shown_time(seconds, "s")
 
 
 def _bandwidth(seconds: dict[int, float]) -> str:

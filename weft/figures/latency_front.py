@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
 from weft.figures.frame import ChartData, along, framed, tips, to_file, with_room
-from weft.figures.trade_offs import LatencyPoints
-from weft.text.units import memory_text, time_text
+from weft.text.units import shown_memory, time_text
+
+if TYPE_CHECKING:
+    from weft.app.latency.serving import Serving
 
 WIDTH, HEIGHT = 640, 380
 _FRONT, _BOUND = "#0072B2", "#9b1535"
 
 
-def draw_latencies(serving: LatencyPoints, path: str | os.PathLike[str], *, title: str | None = None) -> None:
+def draw_latencies(serving: Serving, path: str | os.PathLike[str], *, title: str | None = None) -> None:
     """Draw ``serving`` to ``path``: ``.html`` (offline, details on hover), ``.svg`` or ``.png``.
 
     Raises ``ValueError`` for another ending, and ``OSError`` if the file cannot be written.
@@ -23,7 +25,7 @@ def draw_latencies(serving: LatencyPoints, path: str | os.PathLike[str], *, titl
     to_file(path, title or serving.name, lambda hover: latency_chart(serving, title=title, hover=hover))
 
 
-def latency_chart(serving: LatencyPoints, *, title: str | None = None, hover: bool = True) -> alt.LayerChart:
+def latency_chart(serving: Serving, *, title: str | None = None, hover: bool = True) -> alt.LayerChart:
     """The Altair chart of ``serving``; ``hover`` adds tooltips."""
     unit, time_name = serving.time_unit, time_text(1.0, serving.time_unit)[1]
     factor = 1e3 if unit == "s" else 1.0  # what time_text shows
@@ -31,7 +33,7 @@ def latency_chart(serving: LatencyPoints, *, title: str | None = None, hover: bo
              "placement": point.placement or serving.name, "latency": f"{point.latency * factor:.6g} {time_name}",
              "lower bound": f"{point.bound * factor:.6g} {time_name}",
              "throughput": f"{serving.rate_text(point)[0]} micro-batches/{unit}",
-             "peak per GPU": ", ".join(" ".join(memory_text(amount, serving.memory_unit)) for amount in point.peak)}
+             "peak per GPU": ", ".join(shown_memory(amount, serving.memory_unit) for amount in point.peak)}
             for point in serving.points]
     xs = with_room(value for row in rows for value in (float(str(row["x"])), float(str(row["bound"]))))
     x = along(alt.X, "x", xs, f"latency of one micro-batch ({time_name})")

@@ -6,7 +6,7 @@ Options in words: which were taken, and what each of the others would cost.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from weft.solver.schedule import Schedule
@@ -109,3 +109,8 @@ def _against(schedule: Schedule, value: float) -> str:
     base = schedule.value
     share = value / base - 1 if 0 < base < float("inf") else 0.0
     return f"{shown} (no more)" if abs(share) < 5e-5 else f"{shown} ({share:+.1%})".replace("-", "−")
+
+
+def listed(parts: Sequence[str]) -> str:
+    """``"a, b and c"``."""
+    return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]

@@ -12,7 +12,7 @@ from weft.solver.feasibility.memory_conflict import InFlight
 from weft.solver.names import Names
 from weft.solver.problem import Number, Problem
 from weft.solver.schedule import Operation, Schedule
-from weft.text.counts import devices_text, micro_batches_text
+from weft.text.counts import devices_text, listed, micro_batches_text
 from weft.text.units import time_unit
 
 #: Cause -> heading of its column.
@@ -69,7 +69,7 @@ def length(schedule: Schedule, path: CriticalPath) -> list[str]:
         if step.reason == "memory" and step.device is not None:
             forced[step.device] = forced.get(step.device, 0) + 1
     if forced:
-        lines.append("On it, " + _listed([f"{count} operation{'s wait' if count != 1 else ' waits'} until an earlier "
+        lines.append("On it, " + listed([f"{count} operation{'s wait' if count != 1 else ' waits'} until an earlier "
                                           f"one gives back memory of {problem.devices[device].name}"
                                           for device, count in forced.items()]) + ".")
     return lines
@@ -92,7 +92,7 @@ def idle(schedule: Schedule, devices: Sequence[DeviceIdle]) -> list[str]:
         "order": "nothing but the order", "cool_down": "the rest to end after their last block"}
     which = "Devices" if not problem.has_lanes else "Devices (without lanes)"
     lines = [f"{which} are idle {total / whole:.1%} of the time, waiting for "
-             + _listed([f"{words[cause]} ({causes[cause] / whole:.1%})" for cause in told]) + "."]
+             + listed([f"{words[cause]} ({causes[cause] / whole:.1%})" for cause in told]) + "."]
     rows = [["", "busy", *(_COLUMNS[cause] for cause in told)]]
     shown = sorted(devices, key=lambda entry: (-entry.busy, entry.device))
     if len(shown) > _MOST_ROWS:
@@ -166,10 +166,10 @@ def period(schedule: Schedule, cycle: CriticalCycle | None, held: Sequence[InFli
               for d in by_memory if d is not None]
     orders = [problem.devices[d].name for d in by_order if d is not None]
     if limits:
-        lines.append(f"What closes the cycle is {_listed(limits)}: more memory there, or shorter blocks or transfers "
+        lines.append(f"What closes the cycle is {listed(limits)}: more memory there, or shorter blocks or transfers "
                      "on the cycle, shorten it.")
     elif orders:
-        lines.append(f"It runs through the order of work on {_listed(orders)}: shorter blocks or transfers on the "
+        lines.append(f"It runs through the order of work on {listed(orders)}: shorter blocks or transfers on the "
                      "cycle shorten it.")
     else:
         lines.append("Each micro-batch waits for the one before it: shorter blocks or transfers on the cycle shorten "
@@ -189,8 +189,8 @@ def flight(problem: Problem, held: Sequence[InFlight], wanted: int) -> str:
         alike.setdefault(f"{entry.most}, {wanted} would need {_memory(problem, needed)}, "
                          f"{_memory(problem, needed - (device.memory or 0))} more than it has", []).append(device.name)
     return f"{wanted} micro-batches do not fit at once: " + "; ".join(
-        f"the memory of {_listed(_some(names))} holds {what}" if len(names) == 1 else
-        f"the memory of each of {_listed(_some(names))} holds {what}" for what, names in alike.items()) + "."
+        f"the memory of {listed(_some(names))} holds {what}" if len(names) == 1 else
+        f"the memory of each of {listed(_some(names))} holds {what}" for what, names in alike.items()) + "."
 
 
 def gains(schedule: Schedule, found: WhatIf) -> list[str]:
@@ -220,7 +220,7 @@ def gains(schedule: Schedule, found: WhatIf) -> list[str]:
     nothing = [figure.change.title for figure in found.figures
                if figure.schedule.makespan >= base.makespan * (1 - _NOTHING)]
     if nothing:
-        lines.append("  no gain found: " + _listed(_some(nothing)))
+        lines.append("  no gain found: " + listed(_some(nothing)))
     if found.untried:
         lines.append(f"  not tried: {len(found.untried)} more")
     return lines
@@ -260,7 +260,3 @@ def _place(problem: Problem, devices: Sequence[int]) -> str:
 def _some(parts: Sequence[str]) -> list[str]:
     """``parts``, or the first of them and how many more there are."""
     return [*parts] if len(parts) <= _MOST_PARTS else [*parts[:_MOST_PARTS - 1], f"{len(parts) - _MOST_PARTS + 1} more"]
-
-
-def _listed(parts: Sequence[str]) -> str:
-    return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]

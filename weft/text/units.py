@@ -39,6 +39,16 @@ def memory_text(value: Number, unit: str) -> tuple[str, str]:
     return f"{value:g}", unit
 
 
+def shown_time(value: float, unit: str = "s") -> str:
+    """A time with its unit."""
+    return " ".join(time_text(value, unit))
+
+
+def shown_memory(value: Number, unit: str = "B") -> str:
+    """A memory amount with its unit."""
+    return " ".join(memory_text(value, unit))
+
+
 #: So many devices have a number each where people read them; of more the least, the median and the most are shown.
 _MOST_NUMBERS = 8
 

@@ -92,11 +92,6 @@ class GroupCover:
     def _kinds(self) -> tuple[_Kind, ...]:
         return self._sorted[0]
 
-    @property
-    def _kind_of(self) -> tuple[int, ...]:
-        """The kind of each layer."""
-        return self._sorted[1]
-
     @cached_property
     def _sorted(self) -> tuple[tuple[_Kind, ...], tuple[int, ...]]:
         terms = self.terms
@@ -205,7 +200,7 @@ class GroupCover:
         shares = [degree / loads[degree] / self.gpus if degree in loads else math.inf for degree in self.terms.degrees]
         found = np.zeros((self.terms.layers, len(shares)))
         found[:, [degree >= self.gpus for degree in self.terms.degrees]] = math.inf
-        for layer, c in enumerate(self._kind_of):
+        for layer, c in enumerate(self._sorted[1]):
             if c == main:
                 found[layer] = shares
         return found

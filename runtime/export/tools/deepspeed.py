@@ -14,13 +14,11 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from pathlib import Path
 
 from weft.runtime.export.tools.layers import layers_of
 from weft.runtime.export.tools.tool import OwnOrder, Tool, ToolRun
 from weft.solver.baselines.lib.alternating import TurnRule
-from weft.solver.io.entries import FormatError
-from weft.solver.io.writing import write_atomically
+from weft.solver.io.entries import FormatError, read_input
 from weft.solver.pipeline import Pipeline
 from weft.solver.schedule import Schedule
 
@@ -60,10 +58,6 @@ def _require(schedule: Schedule, pipeline: Pipeline) -> None:
     layers_of(schedule, pipeline, _TITLE)
 
 
-DEEPSPEED = Tool("deepspeed", _TITLE, "the layers of each stage", shapes=("chain",), own=_orders, require=_require,
-                 alike=True, zero=(0, 1), lacks=("context", "expert"))
-
-
 @dataclass(frozen=True, slots=True)
 class Partition:
     """``cut``: how many layers each stage has. ``micro_batches``: where that is said."""
@@ -80,24 +74,15 @@ def deepspeed_module(run: ToolRun) -> str:
                           micro_batches=schedule.micro_batches, first=layers[0][0], last=layers[-1][-1])
 
 
-def save_deepspeed(schedule: Schedule, path: str | os.PathLike[str]) -> None:
-    """Write :func:`deepspeed_module` to ``path``, whole or not at all.
-
-    Raises :class:`~weft.runtime.export.refusal.ExportError` for what DeepSpeed cannot run, and ``OSError``.
-    """
-    write_atomically(path, deepspeed_module(DEEPSPEED.run(schedule)))
+DEEPSPEED = Tool("deepspeed", _TITLE, "the layers of each stage", shapes=("chain",), own=_orders, require=_require,
+                 alike=True, zero=(0, 1), lacks=("context", "expert"), text=deepspeed_module)
 
 
 def read_deepspeed(path: str | os.PathLike[str]) -> Partition:
     """The partition in the file ``path``: such a module, which is not run, or the list alone. Raises ``FormatError``
     for anything else."""
     where = os.fspath(path)
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise FormatError(f"{where}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise FormatError(f"{where}: is no text: {error}") from None
+    text = read_input(path)
     try:
         body = ast.parse(text).body
         said: dict[str, object] = {}

@@ -9,7 +9,6 @@ default); backwards are whole. Read from ``pipeline_parallel/schedules.py`` of N
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +17,6 @@ from weft.runtime.export.tools.layers import letters_of
 from weft.runtime.export.tools.megatron_arguments import MegatronArguments
 from weft.runtime.export.tools.tool import OwnOrder, Tool, ToolRun
 from weft.solver.baselines.lib.alternating import TurnRule
-from weft.solver.io.writing import write_atomically
 from weft.solver.pipeline import Pipeline
 from weft.solver.schedule import Schedule
 
@@ -62,10 +60,6 @@ def _require(schedule: Schedule, pipeline: Pipeline) -> None:
                           f"{with_m[0]} of {len(letters)}, and there it is on the last chunk of a rank, but the first")
 
 
-MEGATRON = Tool("megatron", _TITLE, "arguments", shapes=("chain", "loop"), own=megatron_orders, require=_require,
-                alike=True)
-
-
 def arguments_of(run: ToolRun) -> MegatronArguments:
     """What Megatron is told of ``run``, which is one of its own. Raises
     :class:`~weft.runtime.export.refusal.ExportError` where its layers have no letters."""
@@ -88,9 +82,5 @@ def _grid_settings(schedule: Schedule) -> dict[str, Any]:
             "batch": grid["micro_batches"] * grid["micro_batch"] * grid["data"]}
 
 
-def save_megatron(schedule: Schedule, path: str | os.PathLike[str]) -> None:
-    """Write the arguments for ``schedule``, one a line, as a shell and ``xargs`` read them, whole or not at all.
-
-    Raises :class:`~weft.runtime.export.refusal.ExportError` for what Megatron cannot run, and ``OSError``.
-    """
-    write_atomically(path, arguments_of(MEGATRON.run(schedule)).text())
+MEGATRON = Tool("megatron", _TITLE, "arguments", shapes=("chain", "loop"), own=megatron_orders, require=_require,
+                alike=True, text=lambda run: arguments_of(run).text())

@@ -10,20 +10,16 @@ Read from nnScaler's ``graph/schedule/schedplan.py`` and ``predefined.py`` (micr
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from weft.runtime.export.refusal import ExportError, require_one_kind
 from weft.runtime.export.tools.tool import Tool
 from weft.runtime.export.whole_steps import ranked_steps
 from weft.runtime.plan.stage_graph import NotAStageGraph, StageGraph, StagePasses
-from weft.solver.io.writing import write_atomically
 from weft.solver.problem import BlockKind
 from weft.solver.schedule import Schedule
 
 _TOOL = "nnScaler"
-
-NNSCALER = Tool("nnscaler", _TOOL, "a module that makes the SchedulePlan", any_graph=True)
 
 _MODULE = '''\
 # The schedule of {name!r} for nnScaler, written by weft.
@@ -91,7 +87,5 @@ def _stages(schedule: Schedule) -> Sequence[StagePasses]:
     return graph.stages
 
 
-def save_nnscaler(schedule: Schedule, path: str | os.PathLike[str]) -> None:
-    """Write :func:`nnscaler_module` to ``path``, whole or not at all; split backwards are whole there. Raises
-    ``OSError`` too."""
-    write_atomically(path, nnscaler_module(NNSCALER.run(schedule).schedule))
+NNSCALER = Tool("nnscaler", _TOOL, "a module that makes the SchedulePlan", any_graph=True,
+                text=lambda run: nnscaler_module(run.schedule))

@@ -43,7 +43,8 @@ class Tool:
     and a number of micro-batches; ``None`` where it runs the order that it is given. ``require``: refuses what else of
     a pipeline it has no words for. ``alike``: whether it treats all layers alike, with one rule of what is recomputed.
     ``any_graph``: whether stages may be on any GPUs, in any graph. ``zero``: the stages of ZeRO that it has beside a
-    pipeline, ``lacks``: degrees of a grid that it has not. ``reads``: what it is given, in a few words.
+    pipeline, ``lacks``: degrees of a grid that it has not. ``reads``: what it is given, in a few words; ``text``: that,
+    of a run of its own, where it is one file.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Tool:
     any_graph: bool = False
     zero: tuple[int, ...] = (0, 1, 2, 3)
     lacks: tuple[str, ...] = ()
+    text: Callable[[ToolRun], str] | None = None
 
     def run(self, schedule: Schedule) -> ToolRun:
         """``schedule`` as this tool runs it, in the shortest of its own orders that fits, where it makes them itself.

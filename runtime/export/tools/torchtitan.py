@@ -20,7 +20,7 @@ from weft.runtime.export.refusal import ExportError, pipeline_for
 from weft.runtime.export.tools.layers import layers_of, letters_of
 from weft.runtime.export.tools.tool import Tool
 from weft.runtime.export.torch_csv import require_outputs_in_order, torch_csv
-from weft.solver.io.entries import FormatError
+from weft.solver.io.entries import FormatError, read_input
 from weft.solver.io.writing import write_atomically
 from weft.solver.pipeline import Pipeline
 from weft.solver.schedule import Schedule
@@ -119,11 +119,9 @@ class TorchtitanSettings:
 def read_torchtitan(path: str | os.PathLike[str]) -> TorchtitanSettings:
     """The settings in the file ``path``. Raises ``FormatError`` for what is no such table, or leaves out which layers
     the stages hold."""
-    where = os.fspath(path)
+    where, text = os.fspath(path), read_input(path)
     try:
-        found = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise FormatError(f"{where}: cannot be read: {error.strerror}") from None
+        found = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{where}: is no TOML: {error}") from None
     table = found.get("parallelism")

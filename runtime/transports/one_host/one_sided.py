@@ -114,7 +114,7 @@ class OneSided:
         return receive
 
     def sender(self, message: Staging) -> Callable[[Parcel], Transfer]:
-        peer, lane, put, is_over = message.peer, self._out[message.peer], self._writer(message), _always
+        peer, lane, put, is_over = message.peer, self._out[message.peer], self._writer(message), lambda: True
         if not message.layout.is_known:
             put, is_over = partial(self._unknown.offer, message), partial(self._unknown.is_taken, message)
 
@@ -294,10 +294,6 @@ def _users(memory: torch.UntypedStorage) -> int:
     """How many hold it; 0 where this torch does not say."""
     count = getattr(torch._C, "_storage_Use_Count", None)  # private
     return 0 if count is None else count(memory._cdata)
-
-
-def _always() -> bool:
-    return True
 
 
 def _copy(parcel: Parcel, target: Parcel) -> None:

@@ -7,7 +7,7 @@ that of its place within *them*. With keys, a micro-batch's key is the work of t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 
 from weft.solver.baselines.lib.amounts import Amounts
@@ -85,7 +85,7 @@ class RoundList:
         """The offset of every block, and the interval of rounds."""
         offsets = [0.0] * len(self.problem.blocks)
         interval = stretch * max(begins[-1] for begins in self._begins.values())
-        for block in self._topological:
+        for block in self.problem.topological_order:
             i, c = self.rounds.places[block]
             begins = self._begins[self.rounds.wide.blocks[i].job]
             scale = interval / begins[-1]  # all jobs' rounds are of one length
@@ -98,10 +98,6 @@ class RoundList:
         i, c = self.rounds.places[block]
         begins = self._begins[self.rounds.wide.blocks[i].job]
         return begins[c] * interval / begins[-1]
-
-    @cached_property
-    def _topological(self) -> Sequence[int]:
-        return self.problem.topological_order
 
     @cached_property
     def _within(self) -> list[list[tuple[int, float]]]:

@@ -44,21 +44,20 @@ from weft.solver.choices.relaxed.certain import (
     by_class,
     cases,
     choices_of,
-    exact,
     involved,
     number,
     of_class,
-    owners,
 )
 from weft.solver.choices.relaxed.memory import TakeAndGive, relaxed_amounts
 from weft.solver.choices.relaxed.waits import Wait, implied_waits
 from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.memory_order import find_room
-from weft.solver.problem import Device, Number
+from weft.solver.problem import Device, Number, owners
 from weft.solver.relations.graph import joined
 from weft.solver.relations.min_dist import takes_before_giving
 from weft.solver.step.proven import Proven
 from weft.solver.ticks import TickProblem
+from weft.solver.values import exact
 from weft.solver.wide.block import Amounts, WideBlock, WideDependency, holds
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Rounds, Run
@@ -179,7 +178,7 @@ class _Relaxed:
     def _memory(self) -> Mapping[tuple[int, str | None, str | None], Mapping[str, TakeAndGive]]:
         """Per limited pool, job and class, what the blocks hold that depend on choices."""
         found: dict[tuple[int, str | None, str | None], Mapping[str, TakeAndGive]] = {}
-        owner = owners(self.problem)
+        owner = owners(self.problem.devices)
         for pool, device in enumerate(self.problem.devices):
             if owner[pool] != pool or device.memory is None:
                 continue
@@ -219,7 +218,7 @@ class _Relaxed:
             return plain.memory, plain.workspace
         memory: list[Number] = [0] * len(place)
         workspace: list[Number] = [0] * len(place)
-        owner = owners(self.problem)
+        owner = owners(self.problem.devices)
         seen: set[int] = set()
         for at, device in enumerate(place):
             pool = owner[device] if device < len(owner) else device
@@ -279,11 +278,6 @@ def _work(problem: WideProblem, blocks: list[WideBlock], case: Mapping[str, str]
 def _time(block: WideBlock, run: Run) -> Fraction:
     """What all micro-batches of a block take, exactly."""
     if not isinstance(block.duration, Mapping):
-        return _exact(block.duration) * len(run.classes[block.job])
+        return exact(block.duration) * len(run.classes[block.job])
     counted = Counter(run.classes[block.job])
-    return sum((_exact(block.of_class(name).duration) * count for name, count in counted.items()), Fraction(0))
-
-
-def _exact(value: Number) -> Fraction:
-    """The decimal number that was written."""
-    return Fraction(str(value))
+    return sum((exact(block.of_class(name).duration) * count for name, count in counted.items()), Fraction(0))

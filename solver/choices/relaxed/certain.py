@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from weft.solver.problem import Number
+from weft.solver.values import exact
 from weft.solver.wide.block import Options, WideBlock, WideDependency, holds
 from weft.solver.wide.problem import WideProblem
 
@@ -48,12 +49,6 @@ def cases(choices: Mapping[str, tuple[str, ...]], names: Iterable[str], most: in
 def alternative_under(alternatives: Sequence[WideBlock], case: Options) -> WideBlock | None:
     """The block that there is in a ``case`` of all that its name depends on."""
     return next((block for block in alternatives if holds(block.when, case)), None)
-
-
-def owners(problem: WideProblem) -> tuple[int, ...]:
-    """Per device, the one whose memory its blocks count on: its owner for a lane, else itself."""
-    places = {device.name: d for d, device in enumerate(problem.devices)}
-    return tuple(d if device.lane_of is None else places[device.lane_of] for d, device in enumerate(problem.devices))
 
 
 class CertainFacts:
@@ -101,11 +96,6 @@ class CertainFacts:
 
 
 # -- numbers ------------------------------------------------------------------------------------------------------
-
-
-def exact(value: Number) -> Fraction:
-    """The decimal number that was written: 0.1 is one tenth."""
-    return Fraction(str(value))
 
 
 def number(value: Fraction) -> Number:

@@ -24,12 +24,13 @@ from fractions import Fraction
 from functools import lru_cache
 from math import gcd, lcm
 
-from weft.solver.choices.relaxed.certain import CertainFacts, alternative_under, cases, exact
+from weft.solver.choices.relaxed.certain import CertainFacts, alternative_under, cases
 from weft.solver.choices.relaxed.waits import direct_waits
 from weft.solver.cpsat.budget import Budget
 from weft.solver.cpsat.solve import run
 from weft.solver.late import cp_model, nx
 from weft.solver.relations.graph import joined
+from weft.solver.values import exact
 from weft.solver.wide.block import Options, WideBlock
 
 #: Of more cases, or events in all of them, no amounts are looked for.

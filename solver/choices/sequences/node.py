@@ -36,6 +36,7 @@ from weft.solver.choices.sequences.partial import Sequences
 from weft.solver.late import nx
 from weft.solver.problem import Block, Number
 from weft.solver.ticks import TickProblem
+from weft.solver.values import plain
 from weft.solver.wide.block import Options, WideBlock
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Counted, Rounds, Run
@@ -226,8 +227,8 @@ class Relaxation:
             k = chain.index(i)
             before = min((row[k - 1][0] for row in levels), default=Fraction(0)) if k else Fraction(0)
             after, peak = min(row[k][0] for row in levels), min(row[k][1] for row in levels)
-            changes.append(_number(after - before))
-            spaces.append(_number(peak - max(before, after)))
+            changes.append(plain(after - before))
+            spaces.append(plain(peak - max(before, after)))
         return tuple(changes), tuple(spaces)
 
     def _plain(self, i: int, name: str) -> Block:
@@ -279,7 +280,3 @@ def _levels(classes: Sequence[Sequence[Block]], device: int) -> _Levels:
             row.append((level, peak))
         found.append(row)
     return found
-
-
-def _number(value: Fraction) -> Number:
-    return int(value) if value.denominator == 1 else float(value)

@@ -133,18 +133,16 @@ def any_sequences(problem: WideProblem, counts: Mapping[str | None, int]) -> lis
     return [Sequences(dict(zip(counts, parts, strict=True))) for parts in product(*divided)]
 
 
-def counts_of(problem: WideProblem, micro_batches: int | Mapping[str, int]) -> Mapping[str | None, int]:
+def counts_of(problem: WideProblem, micro_batches: Counted | Mapping[str, Counted]) -> Mapping[str | None, int]:
     """So many ``micro_batches`` (of each job) by job. Raises :class:`~weft.solver.problem.ProblemError` as a
     :class:`~weft.solver.wide.run.Run` does, and for anything but numbers."""
-    listed: Mapping[str, Counted] | Counted = micro_batches
-    values = listed.values() if isinstance(listed, Mapping) else [listed]
-    if not all(isinstance(value, int) for value in values):
-        raise ProblemError("micro_batches lists classes, but each may be of any: give how many there are")
-    jobs: Mapping[str | None, int]
-    if isinstance(micro_batches, Mapping):
-        jobs = {job: micro_batches[job] for job in micro_batches}
-    else:
-        jobs = dict.fromkeys(problem.jobs or (None,), micro_batches)
+    listed: Mapping[str, Counted] | dict[str | None, Counted] = micro_batches if isinstance(
+        micro_batches, Mapping) else dict.fromkeys(problem.jobs or (None,), micro_batches)
+    jobs: dict[str | None, int] = {}
+    for job, count in listed.items():
+        if not isinstance(count, int):
+            raise ProblemError("micro_batches lists classes, but each may be of any: give how many there are")
+        jobs[job] = count
     for job, count in jobs.items():
         if count < 1:
             raise ProblemError(f"micro_batches{'' if job is None else f' of job {job!r}'} is {count}, it must be at "

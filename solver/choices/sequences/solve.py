@@ -39,7 +39,6 @@ from weft.solver.control.clock import checkpoint, unwatched
 from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.validate import violations
 from weft.solver.orders.climb import Decided
-from weft.solver.problem import ProblemError
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Limits, Progress, budget_of
 from weft.solver.wide.problem import WideProblem
@@ -119,16 +118,12 @@ def _run_of(problem: WideProblem, micro_batches: Run | Counted | Mapping[str, Co
     return micro_batches if isinstance(micro_batches, Run) else Run.of(problem, micro_batches)
 
 
-def _numbers(micro_batches: Run | Counted | Mapping[str, Counted]) -> int | Mapping[str, int]:
+def _numbers(micro_batches: Run | Counted | Mapping[str, Counted]) -> Counted | Mapping[str, Counted]:
     """How many micro-batches there are."""
-    if isinstance(micro_batches, Run):
-        counts = {job: len(row) for job, row in micro_batches.classes.items()}
-        return counts[None] if set(counts) == {None} else {str(job): count for job, count in counts.items()}
-    entries = micro_batches.values() if isinstance(micro_batches, Mapping) else [micro_batches]
-    for entry in entries:
-        if not isinstance(entry, int):
-            raise ProblemError("micro_batches lists classes, but each may be of any: give how many there are")
-    return micro_batches  # type: ignore[return-value]
+    if not isinstance(micro_batches, Run):
+        return micro_batches
+    counts = {job: len(row) for job, row in micro_batches.classes.items()}
+    return counts[None] if set(counts) == {None} else {str(job): count for job, count in counts.items()}
 
 
 def _as_found(tree: _SequenceTree, root: SequenceNode, found: Fitting) -> Schedule:

@@ -39,13 +39,12 @@ from weft.solver.placement.cover.problem import Cover, CoverProblem, Value, cycl
 from weft.solver.placement.problem import PlacementError
 
 
-def find_cover(problem: CoverProblem, budget: Budget, starts: Iterable[Cover] = ()) -> Cover:
+def find_cover(problem: CoverProblem, budget: Budget) -> Cover:
     """The cover that takes least, as far as ``budget`` lasts, and what none is below.
 
-    ``starts``: covers that are known. Raises :class:`~weft.solver.placement.problem.PlacementError` where operators
-    have no parts that go together.
+    Raises :class:`~weft.solver.placement.problem.PlacementError` where operators have no parts that go together.
     """
-    best = min((*starts, *(alone(problem, backend) for backend in problem.backends), greedy(problem)),
+    best = min((*(alone(problem, backend) for backend in problem.backends), greedy(problem)),
                key=lambda cover: cover.seconds)
     bound, model = best.bound, CoverModel(problem)
     while not budget.spent and best.seconds - bound > TICK * (problem.operators + len(problem.values)):
@@ -57,7 +56,7 @@ def find_cover(problem: CoverProblem, budget: Budget, starts: Iterable[Cover] = 
         found = Cover(problem, tuple(chosen))
         waiting = cycles(problem.after, found.part_of, len(chosen))
         for cycle in waiting:
-            model.forbid(chosen[part] for part in cycle)
+            model.model.add_bool_or([model.chosen[chosen[part]].negated() for part in cycle])
         best = min(best, _untied(problem, chosen), key=lambda cover: cover.seconds)
         if not waiting:
             break
@@ -155,10 +154,6 @@ class CoverModel:
             if any(_ticks(cost) > 0 for cost in value.boundary.values()):
                 self._cross(value)
         self.model.minimize(sum(cost * variable for variable, cost in self.costs))
-
-    def forbid(self, together: Iterable[int]) -> None:
-        """These candidates are not all chosen."""
-        self.model.add_bool_or([self.chosen[i].negated() for i in together])
 
     def solve(self, budget: Budget, hint: Sequence[int], deterministic: float = math.inf) -> Outcome:
         """What CP-SAT says within ``budget``, and ``deterministic`` seconds of its own; ``hint`` is a cover."""

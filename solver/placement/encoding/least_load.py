@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from weft.solver.cpsat.budget import Budget
 from weft.solver.cpsat.solve import Outcome, run
 from weft.solver.late import cp_model
-from weft.solver.placement.encoding.threshold import Literal, NoTimeLeft, Threshold, Ticks
+from weft.solver.placement.encoding.threshold import Literal, NoTimeLeft, Threshold, Ticks, everything
 from weft.solver.placement.encoding.threshold_memory import require_memory
 from weft.solver.placement.groups import Division, Groups, largest_load
 from weft.solver.placement.stage_windows import Windows, capacity_of, windows_of
@@ -43,7 +43,7 @@ def least_bottleneck(groups: Groups, budget: Budget, start: Division | None, lea
     cutoff = float("inf") if cut is None else cut.value
     ticks = Ticks.of(groups, cutoff)
     # One tick better than what is known: loads of both are rounded in the same way.
-    top = ticks.all_work(groups) if cut is None else load_in_ticks(groups, cut, ticks) - 1
+    top = ticks.up(everything(groups)) if cut is None else load_in_ticks(groups, cut, ticks) - 1
     if windows is None:
         windows = windows_of(groups, stages, cutoff if "windows" not in without else float("inf"))
     if not windows.possible or top < 0:

@@ -55,7 +55,7 @@ class Ticks:
     @classmethod
     def of(cls, groups: Groups, cutoff: float) -> Ticks:
         """A tick so fine that ``cutoff`` (if it is infinite: all the work there is) is about 2^29 of them."""
-        scale = cutoff if math.isfinite(cutoff) else _everything(groups)
+        scale = cutoff if math.isfinite(cutoff) else everything(groups)
         return cls(_RESOLUTION / scale if scale > _RESOLUTION / sys.float_info.max else math.inf)
 
     def down(self, time: float) -> int:
@@ -66,16 +66,12 @@ class Ticks:
         """``time`` in ticks, rounded up."""
         return math.ceil(min(time * self.per_unit * (1 + 2**-50), _MANY_LOADS)) if time > 0 else 0
 
-    def all_work(self, groups: Groups) -> int:
-        """A number of ticks that no stage's load exceeds."""
-        return self.up(_everything(groups))
-
     def time(self, ticks: float) -> float:
         """``ticks`` in the problem's unit."""
         return ticks / self.per_unit
 
 
-def _everything(groups: Groups) -> float:
+def everything(groups: Groups) -> float:
     """A load that no stage exceeds: every group at its slowest, and every net."""
     finite = np.where(np.isfinite(groups.times), groups.times, 0.0)
     factor = max((kind.transfer_factor for kind in groups.problem.kinds), default=0.0)

@@ -36,7 +36,7 @@ from weft.solver.placement.joint.cuts import SizedCut, cut_of
 from weft.solver.placement.joint.size_search import SizeSearch
 from weft.solver.placement.joint.sized import SizedProblem
 from weft.solver.placement.joint.step_bound import open_sizes, stage_bounds
-from weft.solver.placement.params import PARAMS, PlacementParams
+from weft.solver.placement.params import PARAMS
 from weft.solver.placement.problem import PlacementProblem
 from weft.solver.placement.refusals import NoPlacement
 from weft.solver.portfolio import Candidate, Portfolio
@@ -58,15 +58,8 @@ def place_step(sized: SizedProblem, *, one_size: bool = False, time_limit: float
     Raises :class:`~weft.solver.placement.refusals.NoPlacement` where it is proven that nothing fits, and ``NoneFound``
     where that is open.
     """
-    return place_step_within(sized, Budget(seconds=time_limit, deterministic=effort, seed=seed, workers=workers),
-                             on_progress, one_size=one_size)
-
-
-def place_step_within(sized: SizedProblem, budget: Budget, on_progress: Callable[[Progress], None] = lambda _: None,
-                      params: PlacementParams = PARAMS, *, one_size: bool = False, one_cut: bool = False) -> PlacedStep:
-    """:func:`place_step` within ``budget``. ``one_cut``: at each size only the graph of least load, and of these the
-    shallowest, is a cut, as `weft place` has it; for comparison."""
-    search = _JointSearch(sized, budget, on_progress, params, one_size=one_size, one_cut=one_cut)
+    budget = Budget(seconds=time_limit, deterministic=effort, seed=seed, workers=workers)
+    search = _JointSearch(sized, budget, on_progress, one_size=one_size)
     with budget.kept(lambda: search.best is not None):
         search.run()
     return search.answer()
@@ -74,9 +67,9 @@ def place_step_within(sized: SizedProblem, budget: Budget, on_progress: Callable
 
 class _JointSearch:
     def __init__(self, sized: SizedProblem, budget: Budget, on_progress: Callable[[Progress], None],
-                 params: PlacementParams, *, one_size: bool, one_cut: bool) -> None:
-        self.sized, self.budget, self.params = sized, budget, params
-        self.alike, self.one_cut = one_size or len(sized.sizes) == 1, one_cut
+                 *, one_size: bool) -> None:
+        self.sized, self.budget, self.params = sized, budget, PARAMS
+        self.alike = one_size or len(sized.sizes) == 1
         self.cuts: list[SizedCut] = []
         self.known: dict[tuple[SizedCut, tuple[int, ...]], Candidate[Sizes]] = {}
         self.best: Candidate[Sizes] | None = None
@@ -89,16 +82,15 @@ class _JointSearch:
         self.settled = False  # every cut was tried at every one size that its bound does not rule out
         self.impossible = True
         self.listed = False  # the fronts were looked at
-        self.whole = not one_cut
+        self.whole = True
 
     def run(self) -> None:
         """All phases."""
         with self.budget.part(self.params.front_share) as part:
             self._fronts(part)
         self.listed = True
-        if not self.one_cut:
-            with self.budget.part(self.params.shortest_share) as part:
-                self._shortest(part)
+        with self.budget.part(self.params.shortest_share) as part:
+            self._shortest(part)
         if not self.cuts:
             raise self._nothing()
         with self.budget.limited(self.params.choice_share):
@@ -120,11 +112,11 @@ class _JointSearch:
     def _fronts(self, budget: Budget) -> None:
         problems: list[tuple[int | None, PlacementProblem]] = sorted(
             self.sized.by_size.items(), key=lambda entry: self._likely(entry[1]))
-        if not self.alike and not self.one_cut:
+        if not self.alike:
             problems.append((None, self.sized.fastest))
-        if not self.one_cut and any(kind.memory is not None for kind in self.sized.any.kinds):
+        if any(kind.memory is not None for kind in self.sized.any.kinds):
             problems.append((None, self.sized.roomiest))
-        for first in (True,) if self.one_cut else (True, False):  # a first step says which loads are of interest
+        for first in (True, False):  # a first step says which loads are of interest
             for size, problem in problems:
                 if budget.spent and self.cuts:
                     self.whole = False
@@ -147,7 +139,7 @@ class _JointSearch:
         self.whole &= first or found.whole
         if found.points or not (found.whole and self.makespan == math.inf):
             self.impossible = False
-        for point in found.points if self.one_cut else (*found.points, *found.ties):
+        for point in (*found.points, *found.ties):
             self._add(point, [size] if size else self.sized.sizes)
 
     def _add(self, point: FrontPoint, sizes: Sequence[int]) -> None:
@@ -232,8 +224,7 @@ class _JointSearch:
     def _neighbours(self, candidate: Candidate[Sizes], groups: Groups) -> Iterator[tuple[SizedCut, tuple[int, ...]]]:
         if not self.alike:
             yield from ((candidate.of.cut, sizes) for sizes in other_sizes(*candidate.of))
-        if not self.one_cut:
-            yield from other_cuts(*candidate.of, groups)
+        yield from other_cuts(*candidate.of, groups)
 
     def _choose(self) -> None:
         if self.alike:

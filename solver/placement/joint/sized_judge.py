@@ -120,9 +120,6 @@ def _of_samples(sized: SizedProblem, parts: Sequence[tuple[int, Sequence[int]]],
                 producer = problem.index[item.block]
                 before[number] |= before[producer] | 1 << producer
 
-    def comes_after(later: Block, earlier: Block) -> bool:
-        return bool(before[problem.index[later.name]] >> problem.index[earlier.name] & 1)
-
     def of_sample(stage: int, kind: BlockKind, sample: int) -> Block | None:
         held = blocks[stage].get(kind)
         return None if held is None else held[sample // sizes[stage]]
@@ -135,6 +132,7 @@ def _of_samples(sized: SizedProblem, parts: Sequence[tuple[int, Sequence[int]]],
     for kind, first, other, second in ways:
         for sample in range(max(sizes)):
             earlier, later = of_sample(first, kind, sample), of_sample(second, other, sample)
-            if earlier is not None and later is not None and not comes_after(later, earlier):
+            if earlier is not None and later is not None and not (
+                    before[problem.index[later.name]] >> problem.index[earlier.name] & 1):
                 yield f"block {later.name!r} does not wait for {earlier.name!r}, which has its sample {sample}"
                 break

@@ -41,7 +41,7 @@ from itertools import accumulate
 from typing import Literal, TypeAlias
 
 from weft.solver.placement.problem import PlacementError
-from weft.solver.problem import is_finite_number
+from weft.solver.values import is_finite_number
 
 
 class NoMemoryPlan(ValueError):

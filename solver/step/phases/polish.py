@@ -51,7 +51,7 @@ def _reorder_stretch(state: State, first: int, last: int) -> bool:
                 len(row) if end is None else sum(fixed.start[op] < end for op in row)) for row in orders]
     whole = begin == 0 and end is None
     result = state.incumbent.goal.reorder(
-        state.instance, state.micro_batches, orders, stretch, state.budget, bound=state.least,
+        fixed, stretch, state.budget, bound=state.least,
         deterministic=_EACH * (last - first) if not whole else _WHOLE, implied=state.implied)
     if whole:
         state.raise_bound(result.bound)

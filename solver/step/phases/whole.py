@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from weft.solver.relations.fixed_order import FixedOrder
 from weft.solver.step.state import State
 
 
@@ -34,9 +35,9 @@ class Whole:
         incumbent = state.incumbent
         effort = self.at_most if self.share is None else state.budget.share(self.share, self.at_most)
         result = incumbent.goal.reorder(
-            state.instance, state.micro_batches, incumbent.orders, [(0, len(row)) for row in incumbent.orders],
-            state.budget, bound=state.least, deterministic=effort, implied=state.implied,
-            relaxation=self.relaxation)
+            FixedOrder(state.instance, state.micro_batches, incumbent.orders),
+            [(0, len(row)) for row in incumbent.orders], state.budget, bound=state.least, deterministic=effort,
+            implied=state.implied, relaxation=self.relaxation)
         state.proven.raise_to(result.bound, state.objective)
         if result.orders is not None:
             incumbent.offer(result.orders, "weft")

@@ -27,7 +27,7 @@ from weft.models.hardware.device_type import DeviceError, Pass
 from weft.models.hardware.devices import DEVICES
 from weft.models.layers.cluster import model_cluster
 from weft.models.layers.collectives import group_time
-from weft.models.spec.sections import Cluster
+from weft.models.spec.cluster import Cluster
 from weft.models.spec.spec import SpecError, load_spec
 from weft.models.times.roofline import pass_seconds
 

@@ -153,6 +153,8 @@ def test_what_cannot_be_is_refused_with_a_sentence() -> None:
     module = model()
     with pytest.raises(ValueError, match="there is no rule 'sgd': take one of adam, adamw, lamb"):
         ShardedOptimizer(module, "sgd")
+    with pytest.raises(TypeError, match="no option 'momentum': it has lr, betas, eps, weight_decay"):
+        ShardedOptimizer(module, momentum=0.9)  # type: ignore[call-arg]
     optimizer = ShardedOptimizer(module)
     with pytest.raises(ValueError, match="takes no closure"):
         optimizer.step(lambda: 0.0)

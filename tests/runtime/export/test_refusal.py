@@ -11,7 +11,7 @@ from tests.support.lane_problems import laned_schedule
 from tests.support.wide_problems import schedule_of_jobs, schedule_of_rounds
 from weft.runtime.export.refusal import ExportError
 from weft.runtime.export.tessel import tessel_to_json
-from weft.runtime.export.tools.megatron import save_megatron
+from weft.runtime.export.tools import TOOLS
 from weft.runtime.export.tools.nnscaler import nnscaler_module
 from weft.runtime.export.torch_csv import torch_rows
 from weft.solver.problem import BlockKind, Device
@@ -27,7 +27,7 @@ def lengths() -> Schedule:
 
 
 @pytest.mark.parametrize("export", [torch_rows, nnscaler_module, tessel_to_json,
-                                    lambda schedule: save_megatron(schedule, "no/where")])
+                                    TOOLS["megatron"].run])
 @pytest.mark.parametrize(("schedule", "why"), [
     (laned_schedule(), "device 'gpu 0 network' is a lane of 'gpu 0', it has devices without lanes only"),
     (schedule_of_jobs(), "it has the jobs 'chat' and 'search', and all micro-batches there are alike"),

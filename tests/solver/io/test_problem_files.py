@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.builders import chain, pipeline
 from weft.solver.baselines import baseline
-from weft.solver.io.entries import FormatError, read_json, read_text
+from weft.solver.io.entries import FormatError, read_json
 from weft.solver.io.problem_files import load_problem, problem_from_json, problem_to_json, save_problem
 from weft.solver.io.schedule_files import load_schedule, save_schedule, schedule_from_json, schedule_to_json
 from weft.solver.io.writing import write_atomically
@@ -165,7 +165,7 @@ def test_bad_file(tmp_path: Path, content: bytes, message: str) -> None:
 def test_missing_file_and_directory(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"none\.json: cannot be read: No such file"):
         load_problem(tmp_path / "none.json")
-    with pytest.raises(FormatError, match="cannot be read: Is a directory"):
+    with pytest.raises(FormatError, match="is a directory, an input must be a file"):
         load_problem(tmp_path)
 
 
@@ -180,9 +180,9 @@ def test_more_micro_batches_than_anybody_lost_are_refused() -> None:
 def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
     """A FIFO that nobody writes to would be waited for, a device never ends."""
     os.mkfifo(tmp_path / "fifo.json")
-    for path in (tmp_path / "fifo.json", Path("/dev/zero")):
-        for load in (load_problem, load_schedule, read_text):
-            with pytest.raises(FormatError, match=r": is no regular file; write what is to be read to one$"):
+    for path, kind in ((tmp_path / "fifo.json", "a pipe"), (Path("/dev/zero"), "a device")):
+        for load in (load_problem, load_schedule):
+            with pytest.raises(FormatError, match=f": is {kind}, an input must be a file$"):
                 load(path)
     for odd in ("a\0b.json", "\ud800.json"):
         with pytest.raises(FormatError, match="cannot be read: "):
@@ -192,7 +192,7 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
 def test_a_file_of_many_gigabytes_is_refused_unread(tmp_path: Path) -> None:
     with open(tmp_path / "huge.json", "wb") as stream:
         stream.truncate(2**40)  # takes no room: it is all hole
-    with pytest.raises(FormatError, match=r"has 1099511627776 bytes, at most 536870912 are read"):
+    with pytest.raises(FormatError, match="is larger than 512 MiB, which an input is not"):
         load_problem(tmp_path / "huge.json")
 
 

@@ -16,7 +16,7 @@ import pytest
 import weft
 from tests.support.builders import pipeline, v
 from weft.app import demo
-from weft.app.compare import Comparison
+from weft.app.compare.result import Comparison
 from weft.app.demo import Demonstration
 from weft.app.lib.options import SearchOptions
 from weft.app.lib.placements import SEARCHES

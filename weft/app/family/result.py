@@ -11,7 +11,7 @@ from weft.app.lib.sources import PathLike
 from weft.models.phases.plans import PhasePlan
 from weft.solver.schedule import Schedule
 from weft.text.tables import table_of
-from weft.text.units import memory_text, time_text
+from weft.text.units import shown_memory, shown_time, time_text
 
 FAMILY_FORMAT = "weft.family/1"
 
@@ -117,8 +117,8 @@ class Family(SavedResult):
         """One line a fact: switches, the total, its bound, the best single plan."""
         lines = []
         for switch in self.switches:
-            lines.append(f"switch before step {switch.step:,}: {' '.join(memory_text(switch.bytes, 'B'))} move in "
-                         f"{' '.join(time_text(switch.seconds, 's'))}, to {self.plans[switch.after].title}")
+            lines.append(f"switch before step {switch.step:,}: {shown_memory(switch.bytes, 'B')} move in "
+                         f"{shown_time(switch.seconds, 's')}, to {self.plans[switch.after].title}")
         lines.append(f"total {self.total:,.1f} s, {self.total / self.bound - 1:.2%} above {self.bound:,.1f} s, the "
                      "best of these plans in every part and no cost of switching")
         best = self.best_fixed

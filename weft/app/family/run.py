@@ -17,8 +17,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from weft.app.family.result import Family, FamilyPart, FamilySwitch
-from weft.app.lib.case import Case, candidate_placement, case_of, read_source, shape_placement
+from weft.app.lib.case import Case, candidate_placement, case_of, shape_placement
 from weft.app.lib.options import SearchOptions
+from weft.app.lib.sources import read_source
 from weft.app.sweep.cache import Cache, Solved, cache_of, key_of, solve_point
 from weft.app.sweep.run import lost_worker
 from weft.models.phases.parts import parts_of

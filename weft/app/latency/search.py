@@ -10,8 +10,9 @@ from math import isqrt
 from typing import TYPE_CHECKING
 
 from weft.app.latency.serving import PlacedRates, Serving, ServingPoint, parse_period, parse_throughput
-from weft.app.lib.case import Case, CasePlacement, case_of, read_source
+from weft.app.lib.case import Case, CasePlacement, case_of
 from weft.app.lib.options import SearchOptions, require_count
+from weft.app.lib.sources import read_source
 from weft.app.solving.solve import for_objective
 from weft.solver.choices.partial import MOST_LOOKS
 from weft.solver.cpsat.budget import Budget

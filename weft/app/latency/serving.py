@@ -15,11 +15,12 @@ from weft.app.lib.results import SavedResult
 from weft.app.lib.sources import PathLike
 from weft.solver.latency.search import longest_chain, slowest_useful_period
 from weft.solver.period.periodic import Periodic
-from weft.solver.problem import Number, is_finite_number
+from weft.solver.problem import Number
 from weft.solver.schedule import Schedule
 from weft.solver.ticks import TickProblem
+from weft.solver.values import exact, is_finite_number
 from weft.text.tables import table_of
-from weft.text.units import memory_text, time_text
+from weft.text.units import memory_text, shown_time, time_text
 
 LATENCY_FORMAT = "weft.latency/1"
 
@@ -86,7 +87,7 @@ class Serving(SavedResult):
     def point_text(self, point: ServingPoint) -> str:
         """One point in a line."""
         return (f"{self.rate_text(point)[0]} micro-batches/{self.time_unit}: latency "
-                f"{' '.join(time_text(point.latency, self.time_unit))}, {_proof(point)}"
+                f"{shown_time(point.latency, self.time_unit)}, {_proof(point)}"
                 + (f"  [{point.placement}]" if point.placement else ""))
 
     def to_json(self) -> dict[str, Any]:
@@ -145,7 +146,7 @@ class Serving(SavedResult):
         lines = [f"bound: over all schedules with one micro-batch per period no longer than this{over}"]
         if self.floor is not None:
             lines[0] = (f"bound: over all schedules with one micro-batch per period of at most "
-                        f"{' '.join(time_text(float(self.floor), self.time_unit))}{over}")
+                        f"{shown_time(float(self.floor), self.time_unit)}{over}")
         else:
             proven = self.least_period <= self.least_period_bound * (1 + _PROOF_TOLERANCE)
             lines.append(f"best throughput {1 / self.least_period:.5g} micro-batches/{self.time_unit}, "
@@ -153,11 +154,6 @@ class Serving(SavedResult):
         if self.interrupted:
             lines.append("interrupted: the search was not finished")
         return "\n".join(lines)
-
-
-def _exact(value: Number) -> Fraction:
-    """The decimal number that was written: 0.1 is one tenth, not the binary float next to it."""
-    return Fraction(str(value))
 
 
 def parse_period(value: Number | str, unit: str) -> Fraction:
@@ -195,13 +191,13 @@ def parse_throughput(value: Number | str, unit: str) -> Fraction:
     if not is_finite_number(amount) or amount <= 0 or (per.strip() or unit) not in scales:
         raise ValueError(f"throughput is {value!r}, it must be micro-batches per time, greater than 0, "
                          f"like 12.5/{unit}")
-    return _exact(amount) * scales[per.strip() or unit]
+    return exact(amount) * scales[per.strip() or unit]
 
 
 def _positive(number: float, value: Number | str) -> Fraction:
     if not is_finite_number(number) or number <= 0:
         raise ValueError(f"period is {value!r}, it must be finite and greater than 0")
-    return _exact(number)
+    return exact(number)
 
 
 def _proof(point: ServingPoint) -> str:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft.app.lib.coverage import NOTHING, Coverage
@@ -21,10 +19,9 @@ from weft.app.lib.placements import (
     shape_placement,
     whole_model_placements,
 )
+from weft.app.lib.sources import read_source
 from weft.app.lib.verdicts import backward_title, layout_title
 from weft.solver.control.clock import OutOfTime
-from weft.solver.io.entries import FormatError
-from weft.solver.io.problem_files import load_any_problem
 from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Infeasible, NoneFound
@@ -43,8 +40,7 @@ if TYPE_CHECKING:
     from weft.models.tensor_parallel.shapes import ShapeCandidate, ShapeRefused
     from weft.models.tensor_parallel.space import Space
 
-__all__ = ["Case", "CasePlacement", "candidate_placement", "case_of", "grid_case", "read_source", "require_alike",
-           "shape_placement", "without_entries"]
+__all__ = ["Case", "CasePlacement", "candidate_placement", "case_of", "grid_case", "require_alike", "shape_placement"]
 
 
 @dataclass(frozen=True)
@@ -172,51 +168,6 @@ def _static_of(problem: Problem) -> dict[str, Any]:
     has = [device.memory + device.static for device in problem.devices if device.memory is not None]
     return {"static_memory": [device.static for device in problem.devices],
             **({"gpu_memory": has} if len(has) == len(problem.devices) else {})}
-
-
-#: Entries of a spec that not every command can follow, and what to do instead.
-_ELSEWHERE = {
-    "phases": "phases make it a family of plans, which weft family finds; leave them out for one plan",
-    "parallel": "parallel divides the GPUs as a uniform grid, which weft solve searches; leave it out here",
-}
-
-
-def read_source(source: Source, *, with_phases: bool = False) -> Problem | WideProblem | Spec:
-    """The spec or block problem that ``source`` is or names. Raises ``FormatError``, ``SpecError`` (also for phases,
-    unless they are read ``with_phases``), or ``ValueError`` for what is neither."""
-    if isinstance(source, Problem | WideProblem):
-        return source
-    if not isinstance(source, str | os.PathLike):
-        from weft.models.spec.spec import Spec
-
-        if isinstance(source, Spec):
-            return source if with_phases else without_entries(source, "phases")
-        raise ValueError(f"the source is a {type(source).__name__}, it must be a model spec, a block problem, or the "
-                         "name of a file with one")
-    if Path(source).suffix.lower() == ".json":
-        try:
-            return load_any_problem(source)
-        except FormatError:
-            from weft.app.config_spec import is_config
-
-            if not is_config(source):
-                raise
-            raise ValueError(f"{os.fspath(source)}: is a config.json, which says the model alone; name it in a spec "
-                             f"(model: {{config: {Path(source).name}}}), or ask weft estimate") from None
-    from weft.models.spec.spec import load_spec
-
-    spec = load_spec(source)
-    return spec if with_phases else without_entries(spec, "phases")
-
-
-def without_entries(spec: Spec, *names: str) -> Spec:
-    """``spec``. Raises ``SpecError`` where it has an entry of these ``names``, of :data:`_ELSEWHERE`."""
-    from weft.models.spec.spec import SpecError
-
-    for name in names:
-        if getattr(spec, name) is not None:
-            raise SpecError(f"{spec.where}: {_ELSEWHERE[name]}")
-    return spec
 
 
 def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:

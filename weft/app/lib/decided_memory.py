@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.solver.problem import BlockKind
 from weft.text.tables import table_of
-from weft.text.units import bytes_text, time_text
+from weft.text.units import bytes_text, shown_time
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -85,10 +85,10 @@ def _decided(stage: Mapping[str, Any], unit: str) -> str:
     parts = [f"{len(stage['kept']['operators'])} operators kept ({bytes_text(stage['kept']['bytes'])} a micro-batch)"]
     if again["operators"]:
         parts.append(f"{len(again['operators'])} recomputed ({bytes_text(again['bytes'])}, "
-                     f"{' '.join(time_text(again['seconds'], unit))} more)")
+                     f"{shown_time(again['seconds'], unit)} more)")
     if away["operators"]:
         parts.append(f"{len(away['operators'])} offloaded ({bytes_text(away['bytes'])}, "
-                     f"{' '.join(time_text(away['seconds'], unit))} each way)")
+                     f"{shown_time(away['seconds'], unit)} each way)")
     return ", ".join(parts)
 
 

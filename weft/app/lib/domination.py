@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from weft.solver.problem import Block, BlockKind, Number, Problem
 
+if TYPE_CHECKING:
+    from weft.models.candidates.build import ModelCandidate
+    from weft.models.tensor_parallel.shapes import ShapeCandidate
+
 _GRADIENTS = (BlockKind.BACKWARD, BlockKind.INPUT_GRAD, BlockKind.WEIGHT_GRAD)
-_C = TypeVar("_C", bound="_PlacementClaim")
-
-
-class _PlacementClaim(Protocol):
-    """What a placement's candidate says of itself."""
-
-    @property
-    def backward(self) -> str: ...
-    @property
-    def problem(self) -> Problem: ...
-    @property
-    def static_memory(self) -> tuple[int, ...]: ...
+_C = TypeVar("_C", "ModelCandidate", "ShapeCandidate")
 
 
 def undominated(candidates: Sequence[_C]) -> list[_C]:
@@ -34,7 +27,7 @@ def undominated(candidates: Sequence[_C]) -> list[_C]:
             if candidate.backward != "full" or not any(_can_do(split, candidate) for split in splits)]
 
 
-def _can_do(split: _PlacementClaim, full: _PlacementClaim) -> bool:
+def _can_do(split: _C, full: _C) -> bool:
     if (split.static_memory, split.problem.devices) != (full.static_memory, full.problem.devices):
         return False
     others = [[block for block in candidate.problem.blocks if block.kind not in _GRADIENTS]

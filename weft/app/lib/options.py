@@ -97,7 +97,7 @@ class SearchOptions:
     """``time_limit``: seconds on the clock. ``effort``: CP-SAT's deterministic time (about seconds) for all its runs
     together, so that a ``seed`` with one worker repeats a run exactly; ``None``: only the clock counts. ``workers``:
     CP-SAT's threads. ``objective``: what a schedule is searched for, one of ``makespan``, ``span``, ``rate`` and
-    ``latency`` (:data:`weft.solver.objectives.OBJECTIVES`). ``tool``: the one whose schedules alone are searched, timed
+    ``latency`` (:data:`weft.solver.schedule.OBJECTIVES`). ``tool``: the one whose schedules alone are searched, timed
     in the order that it runs. Of block problems whose micro-batches differ: ``reorder``,
     whether those of a job may run in another order than the one given; ``any_class``, whether the search decides of
     which class each is; ``ratio``, how many of each job make a round

@@ -1,9 +1,10 @@
-"""What the public functions can be given."""
+"""What the public functions can be given, and what a file holds that they are given the name of; light to import."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 if TYPE_CHECKING:
@@ -16,3 +17,52 @@ PathLike: TypeAlias = str | os.PathLike[str]
 Source: TypeAlias = Union[PathLike, "Spec", "Problem", "WideProblem"]
 #: How many micro-batches run; with classes the class of each; with jobs one of these for each job.
 MicroBatches: TypeAlias = int | Sequence[str] | Mapping[str, int | Sequence[str]]
+
+#: Entries of a spec that not every command can follow, and what to do instead.
+_ELSEWHERE = {
+    "phases": "phases make it a family of plans, which weft family finds; leave them out for one plan",
+    "parallel": "parallel divides the GPUs as a uniform grid, which weft solve searches; leave it out here",
+}
+
+
+def read_source(source: Source, *, with_phases: bool = False) -> Problem | WideProblem | Spec:
+    """The spec or block problem that ``source`` is or names. Raises ``FormatError``, ``SpecError`` (also for phases,
+    unless they are read ``with_phases``), or ``ValueError`` for what is neither."""
+    from weft.solver.io.entries import FormatError
+    from weft.solver.io.problem_files import load_any_problem
+    from weft.solver.problem import Problem
+    from weft.solver.wide.problem import WideProblem
+
+    if isinstance(source, Problem | WideProblem):
+        return source
+    if not isinstance(source, str | os.PathLike):
+        from weft.models.spec.spec import Spec
+
+        if isinstance(source, Spec):
+            return source if with_phases else without_entries(source, "phases")
+        raise ValueError(f"the source is a {type(source).__name__}, it must be a model spec, a block problem, or the "
+                         "name of a file with one")
+    if Path(source).suffix.lower() == ".json":
+        try:
+            return load_any_problem(source)
+        except FormatError:
+            from weft.app.config_spec import is_config
+
+            if not is_config(source):
+                raise
+            raise ValueError(f"{os.fspath(source)}: is a config.json, which says the model alone; name it in a spec "
+                             f"(model: {{config: {Path(source).name}}}), or ask weft estimate") from None
+    from weft.models.spec.spec import load_spec
+
+    spec = load_spec(source)
+    return spec if with_phases else without_entries(spec, "phases")
+
+
+def without_entries(spec: Spec, *names: str) -> Spec:
+    """``spec``. Raises ``SpecError`` where it has an entry of these ``names``, of :data:`_ELSEWHERE`."""
+    from weft.models.spec.spec import SpecError
+
+    for name in names:
+        if getattr(spec, name) is not None:
+            raise SpecError(f"{spec.where}: {_ELSEWHERE[name]}")
+    return spec

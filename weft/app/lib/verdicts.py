@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from weft.app.lib.coverage import cut_of_details, others
 from weft.app.lib.decided_memory import plan_lines
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
-from weft.text.units import memory_text, time_text
+from weft.text.units import shown_memory, shown_time
 
 if TYPE_CHECKING:
     from weft.app.lib.overlap_listing import OpenOverlap
@@ -151,7 +152,7 @@ def covered_lines(schedule: Schedule) -> list[str]:
     if bound is None:
         return [f"covered   {covered}; {others(covered)}"]
     proof = ("proven optimal" if schedule.value <= bound * (1 + RELATIVE_TOLERANCE) else
-             f"lower bound {' '.join(time_text(bound, schedule.problem.time_unit))}")
+             f"lower bound {shown_time(bound, schedule.problem.time_unit)}")
     return [f"covered   {proof} over {covered}; {others(covered)}"]
 
 
@@ -160,10 +161,7 @@ def grid_lines(schedule: Schedule) -> list[str]:
     told = schedule.solver.get("grid")
     if not isinstance(told, Mapping):
         return []
-
-    def shown(value: float) -> str:
-        return " ".join(time_text(value, schedule.problem.time_unit))
-
+    shown = partial(shown_time, unit=schedule.problem.time_unit)
     end, step = told["end"], told["step"]
     lines = [f"grid      {told['title']}, {told['gpus']} GPUs; {told['micro_batches']} micro-batches for each of "
              f"{told['data']} replicas, {told['gpus'] // told['pipeline']} GPUs a stage",
@@ -193,10 +191,7 @@ def overlap_lines(schedule: Schedule) -> list[str]:
         return [f"overlap   not searched: {told['not_searched']}"]
     if "nothing" in told:
         return [f"overlap   nothing to overlap: {told['nothing']}"]
-
-    def shown(value: float) -> str:
-        return " ".join(time_text(value, schedule.problem.time_unit))
-
+    shown = partial(shown_time, unit=schedule.problem.time_unit)
     bound = f"bound {shown(told['bound_over_placements'])} over all placements and options listed"
     update = [] if not told.get("update") else [
         f"          of these only steps of the whole model on every GPU count the optimizer's update, here "
@@ -229,7 +224,7 @@ def _framework_lines(told: Mapping[str, Any], schedule: Schedule) -> list[str]:
             continue
         change = told["with"] / found - 1
         compared = "a tie" if abs(change) < 5e-5 else f"{'−' if change < 0 else '+'}{abs(change):.1%} with weft"
-        lines.append(f"          {what}: {' '.join(time_text(found, schedule.problem.time_unit))} ({compared})")
+        lines.append(f"          {what}: {shown_time(found, schedule.problem.time_unit)} ({compared})")
     return lines
 
 
@@ -244,7 +239,7 @@ def choice_lines(schedule: Schedule) -> list[str]:
     if isinstance(bound, float) and bound > 0:
         lines.append("no placement of layers on groups that share no GPU, or on all GPUs, whatever its cuts, chunks "
                      "and order, nor of the whole model on every GPU for as many micro-batches each, is shorter than "
-                     f"{' '.join(time_text(bound, unit))} (gap {schedule.value / bound - 1:.2%}); replicas on some of "
+                     f"{shown_time(bound, unit)} (gap {schedule.value / bound - 1:.2%}); replicas on some of "
                      "the GPUs each are not counted")
     others = [entry for entry in entries if entry["verdict"] != "chosen"]
     told = {entry["placement"] for entry in entries if entry["verdict"] == "chosen"}
@@ -258,9 +253,7 @@ def choice_lines(schedule: Schedule) -> list[str]:
 
 
 def _verdict(entry: Mapping[str, Any], unit: str) -> str:
-    def shown(value: float) -> str:
-        return " ".join(time_text(value, unit))
-
+    shown = partial(shown_time, unit=unit)
     if entry["verdict"] in ("none", "memory"):
         return str(entry["reason"])
     cost = "" if entry["makespan"] is None else f"{shown(entry['makespan'])} at best so far, "
@@ -291,8 +284,8 @@ def _one_after_another(parts: Mapping[str, Any] | None, schedule: Schedule) -> s
     """What parts that run in turn cost and save, as the end of a stage's line."""
     if parts is None:
         return ""
-    time = " ".join(time_text(parts["seconds_more"], schedule.problem.time_unit))
-    kept, workspace = (" ".join(memory_text(parts[key], schedule.problem.memory_unit))
+    time = shown_time(parts["seconds_more"], schedule.problem.time_unit)
+    kept, workspace = (shown_memory(parts[key], schedule.problem.memory_unit)
                        for key in ("kept_less", "workspace_less"))
     return (f"; {parts['parts']}, run in turn: {time} more a micro-batch, {kept} less kept, {workspace} less "
             "workspace")
@@ -302,11 +295,7 @@ def _memory(schedule: Schedule) -> list[str]:
     static, most = schedule.solver.get("static_memory"), schedule.solver.get("gpu_memory")
     if not isinstance(static, list) or not isinstance(most, list):
         return []
-    unit = schedule.problem.memory_unit
-
-    def shown(value: float) -> str:
-        return " ".join(memory_text(value, unit))
-
+    shown = partial(shown_memory, unit=schedule.problem.memory_unit)
     worst = max(range(len(static)), key=lambda d: static[d] + schedule.peak_memory[d])
     classes = schedule.solver.get("bytes_per_parameter") or {"weights, gradients and optimizer state": 1}
     total = sum(classes.values())

@@ -193,7 +193,8 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
 
         return own, alike
 
-    pipe = PipelineEngine(session, close, recut, made, replace(goal, seed=seed), inputs, options, notes, full)
+    pipe = PipelineEngine(session, close, recut, replace(made, notes=notes), replace(goal, seed=seed), inputs, options,
+                          full)
     if materials is None and options.state is not None:
         pipe.load_state_dict(options.state)
     return pipe

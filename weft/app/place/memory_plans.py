@@ -48,7 +48,7 @@ class MemoryPlans(Tabular):
 
 def memory_plans(source: str | os.PathLike[str] | Spec, time_limit: float) -> MemoryPlans:
     """See :func:`weft.place_memory`."""
-    from weft.app.lib.case import without_entries
+    from weft.app.lib.sources import without_entries
     from weft.models.candidates.memory_candidates import decided_candidates
     from weft.models.spec.spec import Spec, load_spec
     from weft.solver.feasibility.infeasible import Infeasible, NoneFound

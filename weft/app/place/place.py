@@ -99,7 +99,7 @@ def placement_problem_of(source: str | os.PathLike[str] | PlacementProblem | Ope
         raise PlacementError(f"the graph is a {type(source).__name__}, it must be a model spec, an operator graph, a "
                              "PlacementProblem, or the name of a file with one")
     if isinstance(source, Spec):
-        from weft.app.lib.case import without_entries
+        from weft.app.lib.sources import without_entries
 
         without_entries(source, "phases", "parallel")
     if question.recompute:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from weft.app.lib.options import SearchOptions, require_count
@@ -19,7 +20,7 @@ from weft.solver.placement.placement import meets
 from weft.solver.placement.problem import PlacementError, PlacementProblem
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Progress
-from weft.text.units import name_text, time_text
+from weft.text.units import name_text, shown_time
 
 if TYPE_CHECKING:
     from weft.models.spec.sections import Spec
@@ -69,7 +70,7 @@ def _sized(source: str | os.PathLike[str] | PlacementProblem | OperatorGraph | S
     if isinstance(source, str | os.PathLike) and os.fspath(source).endswith((".yaml", ".yml")):
         source = load_spec(source)
     if isinstance(source, Spec):
-        from weft.app.lib.case import without_entries
+        from weft.app.lib.sources import without_entries
 
         without_entries(source, "phases", "parallel")
         return _sized_spec(source, wanted, question)
@@ -154,11 +155,7 @@ def step_schedule(found: PlacedStep, tolerance: float = 0.0) -> Schedule:
 def step_text(found: PlacedStep) -> str:
     """The step for people: its time with its proof, what was covered, and a line for each stage."""
     answer, problem = found.to_json(), found.sized.any
-    unit = problem.time_unit
-
-    def time(value: float) -> str:
-        return " ".join(time_text(value, unit))
-
+    time = partial(shown_time, unit=problem.time_unit)
     proof = "proven optimal" if meets(found.makespan, found.bound) else f"lower bound {time(found.bound)}"
     lines = [
         f"{name_text(problem.name)}: {len(problem.nodes)} operators in {len(found.sizes)} stages, "

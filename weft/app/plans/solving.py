@@ -30,7 +30,7 @@ from weft.models.transform.program import PlanError
 from weft.solver.judge.validate import violations
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Infeasible, NoneFound
-from weft.text.units import time_text
+from weft.text.units import shown_time
 
 #: A device of :data:`weft.models.hardware.devices.DEVICES`, seconds by pattern, or a model of one's own.
 Costs: TypeAlias = str | Mapping[str, float] | OperatorCosts
@@ -143,7 +143,7 @@ class SolvedPlan:
                 for part in self.blocks.block_of(operation.block, operation.micro_batch).parts}
 
     def __str__(self) -> str:
-        step, bound, written = (" ".join(time_text(value, "s")) for value in (self.makespan, self.bound, self.written))
+        step, bound, written = (shown_time(value, "s") for value in (self.makespan, self.bound, self.written))
         proof = f"{'proven the shortest' if self.proven else f'none below {bound}'} of {len(self.blocks.blocks)} blocks"
         plans = f"{self.considered} plans" if self.considered > 1 else "one plan"
         of = f", over {'all' if self.complete else 'the'} {plans} considered" * (

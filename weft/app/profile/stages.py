@@ -11,7 +11,7 @@ from weft.app.profile.targets import ProfileFault, device_name, device_of, load_
 from weft.runtime.interface.training import Training
 from weft.runtime.measure.measure_stages import measure_stages, measured_ties
 from weft.runtime.measure.stage_costs import MeasuredStages
-from weft.text.units import bytes_text, time_text
+from weft.text.units import bytes_text, shown_time
 
 
 def profile_stages(stages: str | Training, *, repeats: int = 7, device: str | None = None,
@@ -48,6 +48,6 @@ def stage_lines(measured: MeasuredStages) -> Iterator[str]:
             yield f"  not measured: {cost.skipped}"
         for mode, passes in cost.passes.items():
             for letter, run in passes.items():
-                yield (f"  {mode:5s} {letter}  {' '.join(time_text(run.time.seconds, 's')):>10s} "
+                yield (f"  {mode:5s} {letter}  {shown_time(run.time.seconds, 's'):>10s} "
                        f"(spread {run.time.spread:4.0%})  memory {'-' if run.memory.change < 0 else '+'}"
                        f"{bytes_text(abs(run.memory.change))}, at most {bytes_text(run.memory.peak)} at once")

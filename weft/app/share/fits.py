@@ -16,6 +16,7 @@ from weft.solver.feasibility.infeasible import Infeasible, NoneFound, require_ro
 from weft.solver.problem import Device, Number, ProblemError
 from weft.solver.ticks import TickProblem
 from weft.solver.wide.problem import WideProblem
+from weft.text.counts import listed
 
 #: Of so many assignments of a job's choices at most it is asked whether they fit.
 _MOST = 64
@@ -44,8 +45,8 @@ def require_fit(jobs: Sequence[Job], budget: Budget) -> None:
         parts.setdefault(f"{amount_text(lack.amount, unit)} too little ({why}" + (
             ")" if lack.job is None else f"; what is left is too little for one step of {lack.job})"), []).append(
                 names[gpu])
-    raise Infeasible(f"{_listed([job.name for job in jobs])} do not fit together: " + "; ".join(
-        f"{_listed(gpus)} {'have each' if len(gpus) > 1 else 'has'} {what}" for what, gpus in parts.items()) + ". "
+    raise Infeasible(f"{listed([job.name for job in jobs])} do not fit together: " + "; ".join(
+        f"{listed(gpus)} {'have each' if len(gpus) > 1 else 'has'} {what}" for what, gpus in parts.items()) + ". "
                      + _which_do(jobs, budget))
 
 
@@ -56,7 +57,7 @@ def _which_do(jobs: Sequence[Job], budget: Budget) -> str:
     for own in combinations(jobs, 2 if len(jobs) > 2 else 1):
         lacking = missing(own, budget)
         most = max((lack.amount for lack in lacking.values()), default=0)
-        whose = _listed([job.name for job in own])
+        whose = listed([job.name for job in own])
         verb = "fit" if len(own) > 1 else "fits"
         told.append(f"{whose} {verb}" if not lacking else
                     f"{whose} {'lack' if len(own) > 1 else 'lacks'} {amount_text(most, unit)}")
@@ -107,7 +108,3 @@ def _of_plain(problem: WideProblem, left: Sequence[Number | None], budget: Budge
         return {own.index(entry.device): entry.least - entry.capacity for entry in refusal.shortages
                 if entry.device in own}
     return {}
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from weft.app.lib.case import read_source, without_entries
 from weft.app.lib.options import SearchOptions
-from weft.app.lib.sources import Source
+from weft.app.lib.sources import Source, read_source, without_entries
 from weft.app.solving.opening import solve_source
 from weft.models.share.data_parallel import data_parallel_job, why_not_data_parallel
 from weft.models.share.job import Job, SharingError, in_one_unit, job_of

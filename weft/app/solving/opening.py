@@ -9,8 +9,9 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from weft.app.lib.case import Case, CasePlacement, candidate_placement, case_of, read_source
+from weft.app.lib.case import Case, CasePlacement, candidate_placement, case_of
 from weft.app.lib.options import SearchOptions
+from weft.app.lib.sources import read_source
 from weft.app.solving.solve import solve_case
 from weft.solver.baselines.lib.at_once import at_once
 from weft.solver.baselines.lib.base import NotApplicable

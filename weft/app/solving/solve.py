@@ -151,7 +151,7 @@ class _Tournament(Portfolio[CasePlacement]):
             if settled:  # on its placement: then bounds of cuts come first
                 self._lowest(8 * length)
             self._climb(length)
-            self._drop_beaten()
+            self.running = [entry for entry in self.running if entry is self.leader or entry.bound < self.best]
             self.round(self._active(first=length == _FIRST_SLICE), length)
             if not settled:
                 self._lowest(length if self.running else 8 * length)
@@ -226,9 +226,6 @@ class _Tournament(Portfolio[CasePlacement]):
             self.climb.run(self.budget.slice(_CLIMB * length * (1 if self.running else 8)))
         if self.climb.kept and self.climb.kept[0].makespan < self.best:
             self._add(self.climb.kept[0].decision, self.climb.kept[0].schedule)
-
-    def _drop_beaten(self) -> None:
-        self.running = [entry for entry in self.running if entry is self.leader or entry.bound < self.best]
 
     def improved(self, candidate: Candidate[CasePlacement]) -> None:
         """Where another cut serves the order that was found better, go on there."""

@@ -19,7 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from weft.app.compare import known_schedules
+from weft.app.compare.run import known_schedules
 from weft.app.lib.case import Case
 from weft.app.lib.options import SearchOptions
 from weft.app.solving.solve import solve_case
@@ -118,8 +118,8 @@ def _makers() -> Mapping[str, str]:
     """What made an entry: the sources of the solver and of what calls it, which change between two releases, too."""
     weft = Path(__file__).parents[2]
     app = weft / "app"
-    sources = [*sorted((weft / "solver").rglob("*.py")), *sorted((app / "lib").glob("*.py")),
-               *sorted((app / "solving").glob("*.py")), app / "compare.py", Path(__file__)]
+    rooms = (weft / "solver", app / "lib", app / "solving", app / "compare")
+    sources = [*(source for room in rooms for source in sorted(room.rglob("*.py"))), Path(__file__)]
     return {"sources": sources_digest(sources), "ortools": metadata.version("ortools")}
 
 

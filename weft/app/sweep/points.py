@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-from weft.solver.problem import Number, Problem, is_finite_number
+from weft.solver.problem import Number, Problem
+from weft.solver.values import is_finite_number
 
 if TYPE_CHECKING:
     from weft.models.spec.spec import Spec
@@ -166,7 +167,7 @@ def _of_spec(spec: Spec, axes: Axes) -> _SweepGrid:
 
 def _shapes(axes: Axes, allowed: tuple[str, ...]) -> list[tuple[str, ...]]:
     from weft.models.candidates.stages import SHAPES, stage_device
-    from weft.models.spec.sections import Shape
+    from weft.models.spec.placement import Shape
 
     if axes.shapes is not None and axes.chunks is not None:
         raise ValueError("give either shapes or chunks (stages a GPU), not both")

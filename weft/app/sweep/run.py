@@ -18,8 +18,9 @@ from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from weft.app.lib.case import Case, CasePlacement, case_of, read_source
+from weft.app.lib.case import Case, CasePlacement, case_of
 from weft.app.lib.options import OptionsTaken, SearchOptions, require_count
+from weft.app.lib.sources import read_source
 from weft.app.sweep.cache import Cache, Solved, cache_of, key_of, solve_point
 from weft.app.sweep.points import Axes, ChangedSource, variants_of, with_memory
 from weft.app.sweep.result import KnownPoint, LeftOut, Sweep, SweepRow, peak_of, row_of

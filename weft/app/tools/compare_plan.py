@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from weft.app.grid import solve_grid
-from weft.app.lib.case import Case, case_of, read_source
+from weft.app.lib.case import Case, case_of
 from weft.app.lib.grid_pipeline import is_open
 from weft.app.lib.options import SearchOptions
 from weft.app.lib.results import Tabular
-from weft.app.lib.sources import PathLike, Source
+from weft.app.lib.sources import PathLike, Source, read_source
 from weft.app.solving.solve import solve_case
 from weft.app.tools.given import GivenPlan, given_plan, given_schedule, read_arguments, read_plan
 from weft.app.tools.solve_for import best_in_own_order, restricted
@@ -33,7 +33,7 @@ from weft.solver.schedule import Schedule
 from weft.solver.step.search import Progress
 from weft.solver.wide.problem import WideProblem
 from weft.text.tables import table_of
-from weft.text.units import each_text, memory_text, time_text
+from weft.text.units import each_text, memory_text, shown_memory, shown_time, time_text
 
 #: What of the time each search gets: the plan's own cut in any order, the tool's best cut, and everything; that last
 #: where the best grid is searched behind it.
@@ -118,21 +118,21 @@ class PlanComparison(Tabular):
         lines = [_limit(plan, self.micro_batches)]
         if not plan.fits:
             worst = max(range(len(plan.peak)), key=lambda rank: plan.peak[rank])
-            lines.append(f"the plan does not fit: rank {worst} needs {_bytes(plan.peak[worst])}"
-                         + ("" if self.capacity is None else f", a GPU has {_bytes(self.capacity)}"))
+            lines.append(f"the plan does not fit: rank {worst} needs {shown_memory(plan.peak[worst])}"
+                         + ("" if self.capacity is None else f", a GPU has {shown_memory(self.capacity)}"))
         if best is plan:
             lines.append("nothing better was found on these degrees")
             return lines
-        worked = [_seconds(max(row.load) * row.micro_batches) for row in (plan, best)]
+        worked = [shown_time(max(row.load) * row.micro_batches) for row in (plan, best)]
         lines.append(f"{best.title} ({best.order}) is {1 - best.step / plan.step:.1%} shorter: its busiest rank works "
                      f"{worked[1]} a step, the plan's {worked[0]}; bubble "
-                     f"{best.bubble:.1%} against {plan.bubble:.1%}; fullest GPU {_bytes(max(best.peak))} against "
-                     f"{_bytes(max(plan.peak))}")
+                     f"{best.bubble:.1%} against {plan.bubble:.1%}; fullest GPU {shown_memory(max(best.peak))} against "
+                     f"{shown_memory(max(plan.peak))}")
         for row in self.rows:
             if row.bound is not None:
                 which = "of these layers on these degrees" if row.name != "grid" else "on any grid that was listed"
-                lines.append(f"no cut {which}, in any order searched, is shorter than {_seconds(row.bound)} (the plan "
-                             f"is {plan.step / row.bound - 1:.1%} above)")
+                lines.append(f"no cut {which}, in any order searched, is shorter than {shown_time(row.bound)} (the "
+                             f"plan is {plan.step / row.bound - 1:.1%} above)")
         return lines
 
 
@@ -142,19 +142,11 @@ def _limit(row: PlanRow, micro_batches: int) -> str:
     average = sum(row.load) / len(row.load)
     work = row.load[busiest] * micro_batches
     much = row.load[busiest] / average - 1
-    which = f"rank {busiest} works {_seconds(row.load[busiest])} a micro-batch" + (
+    which = f"rank {busiest} works {shown_time(row.load[busiest])} a micro-batch" + (
         f", {much:.1%} more than the average rank" if much > _UNEVEN else ", about as long as every rank")
     rest = row.step - row.end - work
-    return (f"{row.title}: {which}: {_seconds(work)} of the {_seconds(row.step)}; {_seconds(max(0.0, rest))} are ramp "
-            f"and waiting" + (f", {_seconds(row.end)} the end of the step" if row.end else ""))
-
-
-def _seconds(value: float) -> str:
-    return " ".join(time_text(value, "s"))
-
-
-def _bytes(value: Number) -> str:
-    return " ".join(memory_text(value, "B"))
+    return (f"{row.title}: {which}: {shown_time(work)} of the {shown_time(row.step)}; {shown_time(max(0.0, rest))} are "
+            f"ramp and waiting" + (f", {shown_time(row.end)} the end of the step" if row.end else ""))
 
 
 def plan_compared(source: Source, options: SearchOptions, on_progress: Callable[[Progress], None], *,
@@ -199,16 +191,14 @@ class _Comparing:
         if open_:
             with suppress(Infeasible):
                 self._best_grid()
-        return PlanComparison(self.spec.name, self.plan.piped.title, own.micro_batches, self._capacity(),
-                              tuple(self.rows), self.schedules, self.left_out)
+        return PlanComparison(self.spec.name, self.plan.piped.title, own.micro_batches,
+                              min(model_cluster(self.plan.piped.pipeline.cluster).available), tuple(self.rows),
+                              self.schedules, self.left_out)
 
     def _chunks(self, least: int = _CHUNKS) -> int:
         """Chunks a rank that a search may have: as the plan, so many or ``least`` if there are layers for them."""
         gpus, stages = self.plan.piped.pipeline.cluster.gpus, self.plan.stages
         return max(len(stages) // gpus, min(max(least, _CHUNKS), sum(map(len, stages)) // gpus))
-
-    def _capacity(self) -> Number:
-        return min(model_cluster(self.plan.piped.pipeline.cluster).available)
 
     def _given(self) -> Schedule:
         """The plan in the tool's own order; where it does not fit, on GPUs that had room."""
@@ -274,7 +264,7 @@ class _Comparing:
             self._row("grid", f"{title}, {told['title']}", "weft's", found, fits=True, bound=told["bound_over_grids"])
         else:
             self.left_out[title] = (f"none was found that is better than these degrees; {told['title']} takes "
-                                    f"{_seconds(told['step'])}")
+                                    f"{shown_time(told['step'])}")
 
     def _row(self, name: str, title: str, order: str, found: Schedule, *, fits: bool,
              bound: float | None = None) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from weft.solver.control.clock import unwatched
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
-from weft.text.units import time_text
+from weft.text.counts import listed
+from weft.text.units import shown_time
 
 if TYPE_CHECKING:
     from weft.app.lib.placements import CasePlacement
@@ -92,16 +93,16 @@ def tool_lines(schedule: Schedule) -> list[str]:
         if "makespan" in entry and not entry["as_is"]:
             near.setdefault(_near_text(entry, schedule), []).append(title)
     never = [title for title, entry in named if "makespan" not in entry]
-    first = f"{_and(as_is)} run{'s' * (len(as_is) == 1)} it as it is" if as_is else (
+    first = f"{listed(as_is)} run{'s' * (len(as_is) == 1)} it as it is" if as_is else (
         "no tool runs it as it is" + _why(entry for _, entry in named))
-    rest = [f"{_and(titles)} {text}" for text, titles in near.items()]
-    rest += [f"{_and(never)}: nothing that was searched"] if never else []
+    rest = [f"{listed(titles)} {text}" for text, titles in near.items()]
+    rest += [f"{listed(never)}: nothing that was searched"] if never else []
     return [f"tools     {first}", *([f"          {'; '.join(rest)}"] if rest else [])]
 
 
 def _near_text(entry: Mapping[str, Any], schedule: Schedule) -> str:
     change = entry["makespan"] / schedule.makespan - 1
-    step = " ".join(time_text(entry["makespan"], schedule.problem.time_unit))
+    step = shown_time(entry["makespan"], schedule.problem.time_unit)
     return f"{step} ({change:+.1%}: {entry['placement']}{', ' * bool(entry['order'])}{entry['order']})"
 
 
@@ -109,10 +110,6 @@ def _why(entries: Iterable[Mapping[str, Any]]) -> str:
     """The first reason, without the tool's name and what it is that it cannot run."""
     reason = next((entry["reason"] for entry in entries if "reason" in entry), "")
     return f": {reason.partition(': ')[2]}" if ": " in reason else ""
-
-
-def _and(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def run_line(schedule: Schedule, name: str) -> str:
@@ -124,7 +121,7 @@ def run_line(schedule: Schedule, name: str) -> str:
     if run.schedule.makespan == schedule.makespan and not run.order:
         return ""
     unit = schedule.problem.time_unit
-    shown, before = (" ".join(time_text(value, unit)) for value in (run.schedule.makespan, schedule.makespan))
+    shown, before = (shown_time(value, unit) for value in (run.schedule.makespan, schedule.makespan))
     how = (f"runs its own order, {run.order}" if run.order else "runs this order") + (
         " with whole backwards" if run.schedule.problem.blocks != schedule.problem.blocks and _is_split(schedule)
         else "")

@@ -18,7 +18,7 @@ from weft.models.grid.degrees import Degrees
 from weft.models.grid.grids import GridSpace
 from weft.models.grid.pipeline import grid_space, pipeline_spec, stage_layers
 from weft.models.grid.step_end import step_end
-from weft.models.spec.parallel import Parallel
+from weft.models.spec.placement import Parallel
 from weft.models.spec.spec import Spec, SpecError
 from weft.runtime.export.tools import TOOLS
 from weft.runtime.export.tools.deepspeed import read_deepspeed

@@ -15,9 +15,9 @@ from dataclasses import replace
 from functools import partial
 
 from weft.app.cuts.search import CutDecision, CutSearch
-from weft.app.lib.case import Case, CasePlacement, candidate_placement, case_of, read_source
+from weft.app.lib.case import Case, CasePlacement, candidate_placement, case_of
 from weft.app.lib.options import SearchOptions
-from weft.app.lib.sources import MicroBatches, Source
+from weft.app.lib.sources import MicroBatches, Source, read_source
 from weft.app.solving.solve import solve_case
 from weft.models.cuts.space import CutSpace
 from weft.models.grid.pipeline import even_cut

@@ -10,7 +10,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from torch.optim import Optimizer
 
@@ -86,24 +86,13 @@ def _steps(pipe: PipelineEngine, setup: Setup, optimizer: Optimizer, saving: Sav
             return
 
 
-class Feedable(Protocol):
-    """What is asked of a pipeline before it is fed."""
-
-    @property
-    def takes_data(self) -> bool:
-        """Whether this rank reads anything of a batch."""
-
-    def needs(self, name: str) -> bool:
-        """Whether it reads this argument."""
-
-
 def _setup(options: TrainOptions) -> Setup:
     if (options.setup is None) == (options.example is None):
         raise CaptureError("say what to train: either FILE.py:FUNCTION, or --example NAME")
     return setup_of(options.setup) if options.setup is not None else example_setup(str(options.example))
 
 
-def _batches(setup: Setup, pipe: Feedable) -> Iterator[tuple[tuple[Any, ...], dict[str, Any], Any]]:
+def _batches(setup: Setup, pipe: PipelineEngine) -> Iterator[tuple[tuple[Any, ...], dict[str, Any], Any]]:
     """Arguments, named ones and target of each batch, round and round; on a rank that reads none, nothing is asked of
     the user's data."""
     if not pipe.takes_data:

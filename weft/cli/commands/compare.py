@@ -35,7 +35,7 @@ from weft.cli.lib.command import GOOD, Call, Json, Quiet, command
 from weft.cli.lib.output import search, show
 
 if TYPE_CHECKING:
-    from weft.app.compare import Comparison
+    from weft.app.compare.result import Comparison
     from weft.app.tools.compare_plan import PlanComparison
     from weft.solver.step.search import Progress
 
@@ -53,7 +53,7 @@ def compare(source: Solved, *, micro_batches: Counted = None,
     timed for, each under its own order. ``str()`` of the result is the table, ``.rows`` its numbers, ``.schedules`` the
     schedules by name.
     """
-    from weft.app.compare import compare_source
+    from weft.app.compare.run import compare_source
 
     return compare_source(source, micro_batches, _SEARCH.given(options, keywords), on_progress)
 

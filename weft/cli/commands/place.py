@@ -251,12 +251,9 @@ def run(
     if backends is not None:
         _place_backends(call, output, backends)
         return GOOD
-    if memory:
-        _require_memory_alone(call)
-    elif call.micro_batch_sizes or schedule:
-        _require_step_alone(call)
-    else:
-        _require_placement_alone(call)
+    from weft.app.place.question import require_question
+
+    require_question(call.values)
     require_output(output, "a placement", JSON, [call.graph])
     require_output(problem, "a problem", JSON, [call.graph, output])
     if memory:
@@ -327,44 +324,6 @@ def _likeness(path: str) -> float:
     from weft.models.spec.spec import load_spec
 
     return 0.0 if path.endswith(".json") or isinstance(load_spec(path).model, GraphModel) else LIKENESS
-
-
-def _require_placement_alone(call: Call) -> None:
-    from weft.solver.placement.problem import PlacementError
-
-    if call.overhead is not None or call.mini_batch is not None or call.one_size:
-        raise PlacementError("--overhead, --mini-batch and --one-size are for the search of a step; add "
-                             "--micro-batch-sizes or --schedule")
-    if call.problem and not call.stage_graph:
-        raise PlacementError("--problem writes the blocks of a graph of stages or of a memory plan; add "
-                             "--stage-graph or --memory")
-
-
-def _require_step_alone(call: Call) -> None:
-    from weft.solver.placement.problem import PlacementError
-
-    if not call.stage_graph:
-        raise PlacementError("--micro-batch-sizes and --schedule are for a graph of stages; add --stage-graph")
-    for name, why in (("latency", "the step is made short"), ("slack", "all trade-offs of load and depth are tried"),
-                      ("recompute", "costs are of one alternative")):
-        if call.values[name]:
-            raise PlacementError(f"--{name} is for a placement without an order, here {why}; leave it out")
-
-
-def _require_memory_alone(call: Call) -> None:
-    from weft.solver.placement.problem import PlacementError
-
-    operators = not call.whole_layers
-    for name in ("devices", "recompute", "latency", "stage_graph", "slack", "replicate", "operators",
-                 "micro_batch_sizes", "schedule", "mini_batch", "overhead", "one_size"):
-        if operators if name == "operators" else call.values[name]:
-            raise PlacementError(f"--memory decides a chain of a spec's operators on its own cluster; leave out "
-                                 f"--{name.replace('_', '-')}")
-    if call.effort is not None or call.seed or call.workers > 1:
-        raise PlacementError("--memory plans with one worker and without chance, until --time-limit; leave out "
-                             "--effort, --seed and --workers")
-    if not call.graph.endswith((".yaml", ".yml")):
-        raise PlacementError(f"{call.graph}: --memory is for model specs (.yaml)")
 
 
 def _write(call: Call, answer: dict[str, Any], blocks: Problem | None) -> None:

@@ -38,17 +38,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Unpack
 
 from weft.app.lib.arguments import Counted, LongestPeriod, Option, Solved, Throughput
-from weft.app.lib.options import OVERLAP, OptionsTaken, SearchKeywords, SearchOptions
+from weft.app.lib.options import MEANING, OVERLAP, OptionsTaken, SearchKeywords, SearchOptions
 from weft.cli.lib.command import GOOD, Call, Json, Quiet, command, into
 from weft.cli.lib.output import JSON, require_output, save, search, written
 from weft.cli.lib.summary import summary
-from weft.solver.objectives import OBJECTIVES
 
 if TYPE_CHECKING:
     from weft.solver.schedule import Schedule
     from weft.solver.step.search import Progress
 
-_SEARCH = OptionsTaken(objectives=OBJECTIVES, tools=True, differing=True)
+_SEARCH = OptionsTaken(objectives=tuple(MEANING), tools=True, differing=True)
 
 
 def solve(

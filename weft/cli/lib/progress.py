@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from weft.app.lib.options import began, heard_by
-from weft.text.units import memory_text, time_text
+from weft.text.units import shown_memory, shown_time
 
 if TYPE_CHECKING:
     from weft.app.family.run import FamilyProgress
@@ -168,8 +168,8 @@ def describe(progress: Progress) -> str:
     if best.objective == "rate" and best.period is None:  # no steady state yet
         value, bound, gap = best.makespan, best.makespan_bound, "a makespan, no rate yet"
     where = best.solver.get("placement")
-    bounded = f"bound {' '.join(time_text(bound, unit))}  " if bound > 0 else ""
-    return (f"{progress.elapsed:6.1f} s  best {' '.join(time_text(value, unit))}  {bounded}{gap}"
+    bounded = f"bound {shown_time(bound, unit)}  " if bound > 0 else ""
+    return (f"{progress.elapsed:6.1f} s  best {shown_time(value, unit)}  {bounded}{gap}"
             f"  [{f'{where}: ' if where else ''}{progress.phase}]")
 
 
@@ -194,7 +194,7 @@ def sweep_lines(progress: SweepProgress) -> Iterator[str]:
         what = f"left out: {result.reason}"
     else:
         what = (f"{' '.join(sweep.throughput_text(result.throughput))} with "
-                f"{' '.join(memory_text(result.peak, sweep.memory_unit))}, "
+                f"{shown_memory(result.peak, sweep.memory_unit)}, "
                 + ("proven optimal" if result.gap == 0 else f"gap {result.gap:.2%}")
                 + (" over the placements considered" if result.covered else "")
                 + (" (from the cache)" if progress.cached else ""))

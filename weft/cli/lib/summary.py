@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,13 +16,9 @@ def summary(schedule: Schedule) -> str:
     from weft.app.lib.verdicts import choice_lines, covered_lines, grid_lines, overlap_lines
     from weft.app.tools.elsewhere import tool_lines
     from weft.text.counts import choices_text, devices_text, micro_batches_text, unit_text
-    from weft.text.units import each_text, memory_text, name_text, time_text
+    from weft.text.units import each_text, memory_text, name_text, shown_time
 
-    unit = schedule.problem.time_unit
-
-    def shown(value: float) -> str:
-        return " ".join(time_text(value, unit))
-
+    shown = partial(shown_time, unit=schedule.problem.time_unit)
     bubble = schedule.bubble
     lines = [
         f"{name_text(schedule.problem.name)}: {micro_batches_text(schedule)} on {devices_text(schedule.problem)}"

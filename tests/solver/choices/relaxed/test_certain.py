@@ -6,8 +6,9 @@ from fractions import Fraction
 
 import pytest
 
-from weft.solver.choices.relaxed.certain import CertainFacts, by_class, cases, exact, number, of_class, owners
+from weft.solver.choices.relaxed.certain import CertainFacts, by_class, cases, number, of_class
 from weft.solver.problem import BlockKind, Device
+from weft.solver.values import exact
 from weft.solver.wide.block import WideBlock
 from weft.solver.wide.problem import WideProblem
 
@@ -46,8 +47,3 @@ def test_other_numbers_are_rounded_down() -> None:
 def test_classes() -> None:
     assert by_class({"long": 2, "short": 1}, ("short", "long")) == (Fraction(1), Fraction(2))
     assert of_class((1, 2), ("short", "long")) == {"short": 1, "long": 2} and of_class((2, 2), ("short", "long")) == 2
-
-
-def test_owners() -> None:
-    devices = (Device("gpu"), Device("net", lane_of="gpu"), Device("other"))
-    assert owners(WideProblem("lanes", devices, (_block("F"),))) == (0, 0, 2)

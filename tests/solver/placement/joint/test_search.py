@@ -13,7 +13,9 @@ from tests.support.stage_graphs import forks
 from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
 from weft.solver.judge.validate import violations
-from weft.solver.placement.joint.search import place_step, place_step_within
+from weft.solver.placement.dag.front import front
+from weft.solver.placement.joint.cuts import cut_of
+from weft.solver.placement.joint.search import place_step
 from weft.solver.placement.joint.sized import SizedProblem, affine
 from weft.solver.placement.refusals import NoPlacement
 
@@ -64,10 +66,12 @@ def test_stages_with_much_to_keep_run_smaller_micro_batches_than_the_others() ->
 
 def test_several_placements_are_not_worse_than_the_one_of_least_load() -> None:
     sized = affine(forks(2, 3, devices=3, times=(2.0, 2.0, 3.0), end=1.0), 1, (1,), 0.0, 2)
-    one = place_step_within(sized, Budget(deterministic=5.0), one_cut=True)
-    several = place_step_within(sized, Budget(deterministic=5.0))
-    assert len(one.considered) == 1 < len(several.considered)
-    assert several.makespan < one.makespan  # two micro-batches: depth counts for more than load
+    least, = front(sized.any, Budget(deterministic=5.0), math.inf, first=True).points
+    cut = cut_of(sized, least)
+    several = place_step(sized, effort=5.0)
+    assert len(several.considered) > 1
+    # Two micro-batches: depth counts for more than load.
+    assert several.makespan < min(best_step(cut, sizes) for sizes in every_choice(cut))
 
 
 def test_one_size_for_all_is_what_the_executor_runs() -> None:

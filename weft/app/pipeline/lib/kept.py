@@ -8,7 +8,6 @@ against torch's numbers at each call, nor one of a model that is not captured wi
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from weft.runtime.backends.measuring import machine_name
 from weft.runtime.captured.captured import Captured, is_on_meta
 from weft.runtime.plan.plan import Plan, plan_from_json, plan_to_json
 from weft.runtime.ranks.session import Session
+from weft.solver.control.parallel import cores
 from weft.solver.io.kept import json_digest, keep, read_kept, sources_digest
 from weft.solver.io.writing import cache_folder
 from weft.text.version import VERSION
@@ -103,11 +103,6 @@ def _makers() -> tuple[str, str]:
     weft = Path(__file__).parents[3]
     rooms = (weft / "app" / "pipeline", weft / "runtime" / "measure", weft / "runtime" / "replay")
     return VERSION, sources_digest(file for room in rooms for file in sorted(room.rglob("*.py")))
-
-
-def cores() -> int:
-    """How many of the machine's this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _of_function(function: Callable[..., Any] | None) -> object:

@@ -93,11 +93,11 @@ class Cuts:
             return None
         if self.tried and time.monotonic() - self.begun > self.options.time_limit:
             return None
-        row = self.row
+        row, name = self.row, self.options.schedule if self.options.schedule in BASELINES else None
 
         @cache
         def rough(places: tuple[int, ...]) -> float:
-            return self._rough(row, places)
+            return rough_step(row, places, self.machine, self.options.micro_batches, name)
 
         found = [places for count in self.counts for places in proposals(
             row, count, self.machine, self.options.micro_batches, rough)]
@@ -117,7 +117,3 @@ class Cuts:
         if len(places) != count - 1:
             raise CaptureError(f"cuts has {len(places)} places, but {count} stages have {count - 1} between them")
         return places
-
-    def _rough(self, row: Row, places: Sequence[int]) -> float:
-        name = self.options.schedule if self.options.schedule in BASELINES else None
-        return rough_step(row, places, self.machine, self.options.micro_batches, name)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from weft.app.pipeline.lib.kept import cores
 from weft.app.pipeline.lib.options import BACKWARDS, SHAPES, PipelineOptions
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.measure.links import LinkCost, Links, measure_links
 from weft.runtime.ranks.session import RESERVE, Session
+from weft.solver.control.parallel import cores
 
 if TYPE_CHECKING:
     from weft.models.layers.cluster import Network

@@ -17,13 +17,12 @@ from pydantic import Field, ValidationError, model_validator
 
 from weft.app.pipeline.lib.options import BACKWARDS, SHAPES
 from weft.models.files.limits import MAX_GPUS, MAX_SPEC_BYTES
-from weft.models.files.reading import read_text
 from weft.models.layers.cluster import Network, model_cluster
 from weft.models.spec.base import Section, refuse
-from weft.models.spec.cluster import TIERS, Tiers
+from weft.models.spec.cluster import TIERS, Cluster, Tiers
 from weft.models.spec.fields import Bandwidth, BytesEach, DeviceEach, Name, Reserve, Seconds
-from weft.models.spec.sections import Cluster
 from weft.models.spec.spec import SpecError, checked
+from weft.solver.io.reading import read_text
 
 __all__ = ["MachineSpec", "SpecError", "load_machine_spec"]
 

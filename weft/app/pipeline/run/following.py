@@ -53,10 +53,6 @@ class Following:
         """Where the model is cut under the plan that is due."""
         return cuts_of(self.plans[self.number]) or ()
 
-    def switched(self, step: int, received: int) -> None:
-        """The plan that is due runs from ``step`` on."""
-        self.switches.append((step, self.number, received))
-
     def hear(self, densities: Sequence[float]) -> None:
         """What the ranks have measured.
 

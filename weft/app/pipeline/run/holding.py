@@ -1,4 +1,4 @@
-"""What a running pipeline trains on this rank, in the model's own names."""
+"""What a running pipeline reads of a batch on this rank, and what it trains there, in the model's own names."""
 
 from __future__ import annotations
 
@@ -6,17 +6,23 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 
+from weft.app.pipeline.run.feeding import Feeding
 from weft.app.pipeline.run.state import PipelineState
 from weft.runtime.checkpoint.weights import State
+from weft.runtime.ranks.session import Session
 from weft.runtime.replay.stepping import Stepping
 
 Result = TypeVar("Result")
 
 
 class Holding:
-    """The part of a :class:`~weft.app.pipeline.run.pipe.PipelineEngine` that is about what it trains."""
+    """The part of a :class:`~weft.app.pipeline.run.pipe.PipelineEngine` that is about what a rank reads and trains."""
 
+    rank: int
+    session: Session
+    feeding: Feeding
     _state: PipelineState
     _stepping: Stepping
     _own: Mapping[str, nn.Parameter]
@@ -36,6 +42,34 @@ class Holding:
         with a gradient that is not finite is left out, as under ``GradScaler``: parameters then have none."""
         scaling = self._stepping.training.scaling
         return None if scaling is None else scaling.value
+
+    # -- what is read --------------------------------------------------------------------------------------------------
+
+    def needs(self, name: str) -> bool:
+        """Whether this rank reads the argument of the model called ``name``, or ``"target"``: others need not be handed
+        over here. Raises :class:`~weft.runtime.captured.inputs.batch.BatchError` for a name that there is not."""
+        return self.feeding.needs(name)
+
+    @property
+    def takes_data(self) -> bool:
+        """Whether this rank reads anything of a batch: if not, :meth:`step` may be called without one."""
+        return self.rank in self.data_ranks
+
+    @property
+    def data_ranks(self) -> tuple[int, ...]:
+        """The ranks that read something of a batch, so that a loader is needed there; all must be given the same."""
+        return tuple(sorted({rank for ranks in self.feeding.arguments.values() for rank in ranks}))
+
+    @property
+    def data_group(self) -> ProcessGroup | None:
+        """The process group of the copies of this rank, among which torch's ``ZeroRedundancyOptimizer`` (ZeRO-1)
+        divides an optimizer's states; ``None`` where there is one copy. ::
+
+            ZeroRedundancyOptimizer(pipe.parameters(), torch.optim.AdamW, process_group=pipe.data_group, lr=1e-3)
+
+        (It cannot hold what ``tensor_parallel`` has divided.)
+        """
+        return self.session.counterparts() if self.session.replicas > 1 else None
 
     # -- what is trained -----------------------------------------------------------------------------------------------
 

@@ -11,7 +11,6 @@ from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from weft.app.pipeline.lib.options import PipelineOptions
@@ -55,10 +54,9 @@ class PipelineEngine(Holding):
     """
 
     def __init__(self, session: Session, close: Callable[[BaseException | None], None], recut: Recut,
-                 made: PipelineDecision,
-                 goal: Goal, inputs: BatchLayout, options: PipelineOptions, notes: tuple[str, ...],
+                 made: PipelineDecision, goal: Goal, inputs: BatchLayout, options: PipelineOptions,
                  full: Mapping[str, Tensor]) -> None:
-        self.session, self.goal, self.notes, self.peaks, self.options = session, goal, notes, made.peaks, options
+        self.session, self.goal, self.notes, self.peaks, self.options = session, goal, made.notes, made.peaks, options
         self.rank, self._recut, self._inputs, self._full = session.rank, recut, inputs, full
         self._close, self._closed, self._behind = close, False, 0
         self._nothing, self._following = nn.Parameter(torch.empty(0)), None  # type: nn.Parameter, Following | None
@@ -136,32 +134,6 @@ class PipelineEngine(Holding):
             raise
         done = self._stepping.steps - begun
         self._guarded("accumulate", lambda: self._require_all(done, batches))
-
-    def needs(self, name: str) -> bool:
-        """Whether this rank reads the argument of the model called ``name``, or ``"target"``: others need not be handed
-        over here. Raises :class:`~weft.runtime.captured.inputs.batch.BatchError` for a name that there is not."""
-        return self.feeding.needs(name)
-
-    @property
-    def takes_data(self) -> bool:
-        """Whether this rank reads anything of a batch: if not, :meth:`step` may be called without one."""
-        return self.rank in self.data_ranks
-
-    @property
-    def data_ranks(self) -> tuple[int, ...]:
-        """The ranks that read something of a batch, so that a loader is needed there; all must be given the same."""
-        return tuple(sorted({rank for ranks in self.feeding.arguments.values() for rank in ranks}))
-
-    @property
-    def data_group(self) -> ProcessGroup | None:
-        """The process group of the copies of this rank, among which torch's ``ZeroRedundancyOptimizer`` (ZeRO-1)
-        divides an optimizer's states; ``None`` where there is one copy. ::
-
-            ZeroRedundancyOptimizer(pipe.parameters(), torch.optim.AdamW, process_group=pipe.data_group, lr=1e-3)
-
-        (It cannot hold what ``tensor_parallel`` has divided.)
-        """
-        return self.session.counterparts() if self.session.replicas > 1 else None
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
@@ -339,7 +311,7 @@ class PipelineEngine(Holding):
         self._begin(plan, self._following.places)
         self._stepping.go_on(steps, self._ready.seed)
         self._behind = steps
-        self._following.switched(steps, moved)
+        self._following.switches.append((steps, self._following.number, moved))
 
     def _report(self) -> Report:
         replay = self._stepping.replay() if self._stepping.steps else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_flatten
 
 from tests.support.captured_models import made
 from weft.app.pipeline.run.feeding import Feeding, target_spec, unequal_labels
+from weft.app.pipeline.run.pipe import PipelineEngine
 from weft.app.train.setup import Setup
 from weft.app.train.train import _batches
 from weft.runtime.by_modules.cut import ModuleCut
@@ -95,10 +96,10 @@ def test_weft_train_asks_a_rank_for_what_it_reads_only() -> None:
         return [(torch.ones(2) if needs("x") else None, None)]
 
     setup = Setup(made("gpt", 2).model, data=data)
-    assert next(_batches(setup, Pipe())) == ((), {}, None) and not asked
-    args, kwargs, target = list(itertools.islice(_batches(setup, Pipe("x")), 2))[1]
+    assert next(_batches(setup, cast(PipelineEngine, Pipe()))) == ((), {}, None) and not asked
+    args, kwargs, target = list(itertools.islice(_batches(setup, cast(PipelineEngine, Pipe("x"))), 2))[1]
     assert torch.equal(args[0], torch.ones(2)) and (kwargs, target) == ({}, None) and asked == [True, True]
-    assert next(_batches(setup, Pipe("target"))) == ((None,), {}, None)
+    assert next(_batches(setup, cast(PipelineEngine, Pipe("target")))) == ((None,), {}, None)
 
 
 def test_weft_train_says_that_an_iterator_of_data_is_at_its_end() -> None:
@@ -109,11 +110,12 @@ def test_weft_train_says_that_an_iterator_of_data_is_at_its_end() -> None:
             return True
 
     batch = torch.ones(2), torch.ones(2)
-    given = _batches(Setup(torch.nn.Linear(1, 1), data=iter([batch] * 2)), Pipe())
+    pipe = cast(PipelineEngine, Pipe())
+    given = _batches(Setup(torch.nn.Linear(1, 1), data=iter([batch] * 2)), pipe)
     assert len(list(itertools.islice(given, 2))) == 2
     with pytest.raises(CaptureError, match="data of setup gives no batch after 2: give what can be gone through again"):
         next(given)
-    assert len(list(itertools.islice(_batches(Setup(torch.nn.Linear(1, 1), data=[batch] * 2), Pipe()), 5))) == 5
+    assert len(list(itertools.islice(_batches(Setup(torch.nn.Linear(1, 1), data=[batch] * 2), pipe), 5))) == 5
 
 
 def test_labels_in_unequal_numbers_are_heard_of() -> None:

@@ -1,17 +1,11 @@
 """Reading files of a limited size, whole, into memory: no pipe that never ends, no folder, nothing larger than it may
-be (:mod:`weft.models.files.limits`)."""
+be."""
 
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Callable
-
-from weft.models.files.limits import MAX_GRAPH_NAME, PRINTABLE
-
-_PRINTABLE = re.compile(PRINTABLE)
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 _KINDS = ((stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"),
           (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"))
@@ -55,12 +49,3 @@ def read_text(path: str | os.PathLike[str], most: int, what: str, refuse: Callab
         return read_bytes(path, most, what, refuse).decode("utf-8")
     except UnicodeDecodeError:
         raise refuse(f"{os.fspath(path)}: is not UTF-8 text") from None
-
-
-def bad_name(name: str) -> str | None:
-    """What is wrong with ``name`` as a name in a graph, in words; ``None`` where nothing is."""
-    if len(name) > MAX_GRAPH_NAME:
-        return f"has {len(name)} letters, at most {MAX_GRAPH_NAME} are allowed"
-    if not _PRINTABLE.fullmatch(name) or _SURROGATE.search(name):
-        return "has characters that cannot be shown (control characters, halves of surrogate pairs); leave them out"
-    return None

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from weft.models.files.limits import MAX_GRAPH_NAME
-from weft.models.files.reading import bad_name, checked_path, read_bytes, read_text
+from weft.solver.io.reading import checked_path, read_bytes, read_text
 
 
 def test_a_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
@@ -35,12 +34,3 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=words):
             checked_path(f"{tmp_path}/{name}", 10, "a spec", ValueError)
     assert checked_path(__file__, 10**6, "a spec", ValueError) == __file__
-
-
-@pytest.mark.parametrize(("name", "words"), [
-    ("layer0.attention \u00e9", None), ("", None), ("a\nb", "cannot be shown"), ("\ud800", "cannot be shown"),
-    ("x" * MAX_GRAPH_NAME, None), ("x" * (MAX_GRAPH_NAME + 1), f"has {MAX_GRAPH_NAME + 1} letters"),
-])
-def test_a_bad_name_is_told_in_words(name: str, words: str | None) -> None:
-    found = bad_name(name)
-    assert found is None if words is None else found is not None and words in found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weft.models.spec.parallel import Parallel
+from weft.models.spec.placement import Parallel
 from weft.models.spec.spec import SpecError, parse_spec
 
 SPEC = """\
