@@ -12,15 +12,14 @@ cool-down, mirrored, after its last one; and between them the order, and so the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
-from weft.solver.control.clock import checked
+from weft.solver.bounds.heads import one_machine
 from weft.solver.cpsat.budget import Budget
 from weft.solver.period.periodic import Periodic, repeat, rows_by_period
 from weft.solver.pools import PooledOrders, Wait
-from weft.solver.relations.fixed_order import FixedOrder, Op
+from weft.solver.relations.fixed_order import FixedOrder
 from weft.solver.step.order_model import Improvement, Stretch, reorder
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders
@@ -100,41 +99,23 @@ def complete(
 def least_around(instance: TickProblem, found: Periodic, micro_batches: int, edge: int) -> int:
     """However ``edge`` periods around ``found`` are ordered, the makespan is no less, in ticks; there is a whole period
     between them."""
-    orders = repeat(found, micro_batches)
-    fixed = FixedOrder(instance, micro_batches, orders)
-    warm, cool = _stretches(found, micro_batches, edge)
-    before: dict[Op, list[tuple[Op, int]]] = {op: [] for op in fixed.start}  # with the time from its end on
-    after: dict[Op, list[tuple[Op, int]]] = {op: [] for op in fixed.start}
-    for row, (_, a), (b, _) in zip(orders, warm, cool, strict=True):
-        between = row[a:b]
-        for one, other in (*pairwise(between), *((op, between[0]) for op in row[:a]),
-                           *((between[-1], op) for op in row[b:])):
-            after[one].append((other, 0))
-    for (block, m), later in after.items():
-        later += [((arc.target, m + arc.distance), arc.lag) for arc in fixed.arcs_from[block]
-                  if m + arc.distance < micro_batches]
-        later += [((block, m + 1), 0)] if m + 1 < micro_batches else []
-        for other, lag in later:
-            before[other].append(((block, m), lag))
-    ranked = [op for op in fixed.in_order if op in after]
-    parts = [(row, a, b) for row, (_, a), (b, _) in zip(orders, warm, cool, strict=True) if row]
-    head = _heads(instance, ranked, before, {row[a]: row[:a] for row, a, _ in parts})
-    tail = _heads(instance, ranked[::-1], after, {row[b - 1]: row[b:] for row, _, b in parts})
-    return max(head[op] + instance.durations[op[0]] + tail[op] for op in ranked)
-
-
-def _heads(instance: TickProblem, ranked: Sequence[Op], before: Mapping[Op, Sequence[tuple[Op, int]]],
-           run: Mapping[Op, Sequence[Op]]) -> dict[Op, int]:
-    """The least start of every operation after what is ``before`` it; and after what its device has ``run`` by then, in
-    whatever order: from the least head of any of them on, all with that head or a later one take up their lengths."""
-    head: dict[Op, int] = {}
-    for op in checked(ranked, 256):
-        head[op] = max([0, *(head[one] + instance.durations[one[0]] + lag for one, lag in before[op])])
-        length = 0
-        for one in sorted(run.get(op, ()), key=head.__getitem__, reverse=True):
-            length += instance.durations[one[0]]
-            head[op] = max(head[op], head[one] + length)
-    return head
+    orders, durations = repeat(found, micro_batches), instance.durations
+    cuts = [(a, b) for (_, a), (b, _) in zip(*_stretches(found, micro_batches, edge), strict=True)]
+    loose = {op for row, (a, b) in zip(orders, cuts, strict=True) for op in (*row[:a], *row[b:])}
+    rows = [(row[:a], row[a:b], row[b:]) for row, (a, b) in zip(orders, cuts, strict=True)]
+    waits = [wait for warm, middle, cool in rows for wait in (*((op, middle[0]) for op in warm),
+                                                             *((middle[-1], op) for op in cool))]
+    waits += [((block, m), (block, m + 1)) for block in instance.blocks for m in range(micro_batches - 1)]
+    order = PooledOrders([*(row for _, row, _ in rows), *([op] for op in sorted(loose))], waits)
+    fixed = FixedOrder(instance, micro_batches, order)
+    head = {middle[0]: one_machine([(fixed.start[op], durations[op[0]], 0) for op in warm]) for warm, middle, _ in rows
+            if middle}
+    for node in fixed.in_order:
+        for later, distance in fixed.follow(node):
+            head[later] = max(head.get(later, 0), head.get(node, 0) + distance)
+    return max(head.get(middle[-1], 0) + durations[middle[-1][0]] + one_machine(
+        [(fixed.tail[op] - durations[op[0]], durations[op[0]], 0) for op in cool])
+        for _, middle, cool in rows if middle)
 
 
 def _stretches(found: Periodic, micro_batches: int, edge: int) -> tuple[Stretch, Stretch]:

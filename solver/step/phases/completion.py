@@ -61,13 +61,13 @@ def complete_around(found: Periodic, state: State) -> Iterator[None]:
 
 
 def _may_help(state: State, found: Periodic, edge: int) -> bool:
-    """Whether such edges may lead to a schedule that is kept, as far as a quick bound says."""
+    """Whether such edges may lead to a schedule that is kept, as far as is known: of an optimum that lacks a steady
+    state, one with the same makespan, which a quick bound may rule out."""
     from weft.solver.step.edges import least_around
 
     best = state.incumbent.best
-    whole = state.micro_batches // found.micro_batches_per_period > found.depth + 2 * edge
-    if best is None or state.objective != "makespan" or not whole or state.operations > _MOST_BOUNDED:
+    if best is None or not state.done or state.objective != "makespan" or state.operations > _MOST_BOUNDED or (
+            state.micro_batches // found.micro_batches_per_period <= found.depth + 2 * edge):
         return True
-    least = state.instance.bound(least_around(state.instance, found, state.micro_batches, edge), state.micro_batches)
-    most = best.makespan * (1 - RELATIVE_TOLERANCE if best.period is not None else 1 + RELATIVE_TOLERANCE)
-    return least <= most
+    least = least_around(state.instance, found, state.micro_batches, edge)
+    return state.instance.bound(least, state.micro_batches) <= best.makespan * (1 + RELATIVE_TOLERANCE)
