@@ -1,31 +1,49 @@
 """Packages that take long to import, each imported when something of it is first used: a search that needs no model and
 no graph is over before OR-Tools would be there.
 
-``cp_model`` is ``ortools.sat.python.cp_model``, ``nx`` is ``networkx``.
+``cp_model`` is ``ortools.sat.python.cp_model``, ``nx`` is ``networkx``. OR-Tools comes without pandas, which takes
+longer to import than the rest of it and serves tables of variables alone: it is there for whoever makes one.
 """
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __all__ = ["cp_model", "nx"]
+
+
+class _Late:
+    """The module ``name``, once it is used; what was used is kept, so that using it again costs nothing. What it
+    imports as ``later`` waits until it is used in turn: ``named`` are the classes that stand in its annotations."""
+
+    def __init__(self, name: str, later: str = "", *named: str) -> None:
+        self._name, self._later, self._named = name, later, named
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._module(), name)
+        setattr(self, name, value)
+        return value
+
+    def _module(self) -> ModuleType:
+        if not self._later or {self._name, self._later} & sys.modules.keys():
+            return import_module(self._name)
+        stand_in = sys.modules[self._later] = ModuleType(self._later)
+        vars(stand_in).update({name: type(name, (), {}) for name in self._named})
+        try:
+            module = import_module(self._name)
+        finally:
+            del sys.modules[self._later]
+        for key in [key for key, value in vars(module).items() if value is stand_in]:
+            setattr(module, key, _Late(self._later))
+        return module
+
 
 if TYPE_CHECKING:
     import networkx as nx
     from ortools.sat.python import cp_model
 else:
-
-    class _Late:
-        """The module ``name``, once it is used; what was used is kept, so that using it again costs nothing."""
-
-        def __init__(self, name: str) -> None:
-            self._name = name
-
-        def __getattr__(self, name: str) -> Any:
-            value = getattr(import_module(self._name), name)
-            setattr(self, name, value)
-            return value
-
-    cp_model = _Late("ortools.sat.python.cp_model")
+    cp_model = _Late("ortools.sat.python.cp_model", "pandas", "Index", "Series")
     nx = _Late("networkx")

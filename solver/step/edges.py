@@ -4,6 +4,10 @@ Repeating a periodic schedule for micro-batches 0..N-1 only is a schedule: what 
 its warm-up, what lies after the last its cool-down, and with fewer micro-batches around nobody needs more
 memory. Both edges are then ordered anew by :mod:`weft.solver.step.order_model`. They do not depend on N once there is a
 whole period between them, so they are solved on a short schedule and the periods in between are put in afterwards.
+
+Edges that cannot lead to a makespan as short as wanted are not ordered (:func:`least_around`). Whatever they are, a
+device has run its warm-up before its first whole period, one operation at a time and each not before its head, and its
+cool-down, mirrored, after its last one; and between them the order, and so the longest path, is known.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from weft.solver.bounds.heads import one_machine
 from weft.solver.cpsat.budget import Budget
 from weft.solver.period.periodic import Periodic, repeat, rows_by_period
 from weft.solver.pools import PooledOrders, Wait
@@ -89,6 +94,28 @@ def complete(
             better = order(FixedOrder(instance, count, orders), stretch, budget, deterministic=deterministic)
             orders = better.orders or orders
     return EdgedRepetend(found, edge, count, orders)
+
+
+def least_around(instance: TickProblem, found: Periodic, micro_batches: int, edge: int) -> int:
+    """However ``edge`` periods around ``found`` are ordered, the makespan is no less, in ticks; there is a whole period
+    between them."""
+    orders, durations = repeat(found, micro_batches), instance.durations
+    cuts = [(a, b) for (_, a), (b, _) in zip(*_stretches(found, micro_batches, edge), strict=True)]
+    loose = {op for row, (a, b) in zip(orders, cuts, strict=True) for op in (*row[:a], *row[b:])}
+    rows = [(row[:a], row[a:b], row[b:]) for row, (a, b) in zip(orders, cuts, strict=True)]
+    waits = [wait for warm, middle, cool in rows for wait in (*((op, middle[0]) for op in warm),
+                                                             *((middle[-1], op) for op in cool))]
+    waits += [((block, m), (block, m + 1)) for block in instance.blocks for m in range(micro_batches - 1)]
+    order = PooledOrders([*(row for _, row, _ in rows), *([op] for op in sorted(loose))], waits)
+    fixed = FixedOrder(instance, micro_batches, order)
+    head = {middle[0]: one_machine([(fixed.start[op], durations[op[0]], 0) for op in warm]) for warm, middle, _ in rows
+            if middle}
+    for node in fixed.in_order:
+        for later, distance in fixed.follow(node):
+            head[later] = max(head.get(later, 0), head.get(node, 0) + distance)
+    return max(head.get(middle[-1], 0) + durations[middle[-1][0]] + one_machine(
+        [(fixed.tail[op] - durations[op[0]], durations[op[0]], 0) for op in cool])
+        for _, middle, cool in rows if middle)
 
 
 def _stretches(found: Periodic, micro_batches: int, edge: int) -> tuple[Stretch, Stretch]:

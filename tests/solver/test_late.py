@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import networkx
+import pytest
 from ortools.sat.python import cp_model as real
 
 from weft.solver.late import cp_model, nx
@@ -20,4 +21,15 @@ def test_a_package_is_imported_when_it_is_used() -> None:
     code = ("import sys; from weft.solver.late import cp_model, nx; import weft.solver.step.search; "
             "heavy = {'networkx', 'ortools'}; assert not heavy & set(sys.modules); nx.DiGraph; "
             "assert heavy & set(sys.modules) == {'networkx'}; cp_model.CpModel; assert heavy <= set(sys.modules)")
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
+
+
+@pytest.mark.parametrize("before", ["", "import pandas; "])
+def test_what_a_package_imports_may_wait_in_turn(before: str) -> None:
+    code = (f"import sys; {before}there = 'pandas' in sys.modules; from weft.solver.late import cp_model; "
+            "model = cp_model.CpModel(); x = model.new_int_var(0, 4, 'x'); model.add(2 * x == 6); "
+            "solver = cp_model.CpSolver(); assert solver.solve(model) == cp_model.OPTIMAL and solver.value(x) == 3; "
+            "assert ('pandas' in sys.modules) == there; import pandas; "
+            "table = model.new_int_var_series('y', pandas.Index(['a']), 0, 4); "
+            "assert isinstance(table, pandas.Series); solver.solve(model); assert 0 <= solver.values(table)['a'] <= 4")
     subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
