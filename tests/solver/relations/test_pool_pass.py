@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.oracles.lanes import drawn_with_lanes
-from tests.support.builders import chain, pipeline
 from weft.solver.baselines import NotApplicable
 from weft.solver.baselines.lib.sequential import block_order, without_lanes
 from weft.solver.judge.validate import violations
@@ -79,12 +78,6 @@ SENDER = Problem("p", (Device("gpu", 2), Device("net", lane_of="gpu")), (
     Block("f", BlockKind.FORWARD, (0,), 1, (1,)),
     Block("s", BlockKind.OTHER, (1,), 3, (-1,), (), (Dependency("f"),))))
 ROWS = [[(0, m) for m in range(4)], [(1, m) for m in range(4)]]
-
-
-def test_plain_orders_stay_as_they_are() -> None:
-    plain = pipeline(chain(2), memory=1)
-    rows = [[(0, 0), (3, 0)], [(1, 0), (2, 0)]]
-    assert paced(TickProblem.of(plain), 1, rows) is rows
 
 
 def test_a_block_waits_until_a_lane_has_given_back() -> None:

@@ -8,11 +8,10 @@ import pytest
 
 from tests.oracles.generated import drawn
 from tests.oracles.spans import span_of_order
-from tests.support.builders import any_order, chain, pipeline, v
-from weft.solver.baselines import BASELINES
+from tests.support.builders import any_order
 from weft.solver.judge.spans import span_of
 from weft.solver.judge.validate import violations
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
+from weft.solver.problem import Problem
 from weft.solver.relations.fixed_order import FixedOrder
 from weft.solver.relations.spans import least_span
 from weft.solver.schedule import Schedule
@@ -36,37 +35,3 @@ def test_it_is_what_a_linear_programme_says(seed: int) -> None:
     assert span == pytest.approx(span_of_order(problem, micro_batches, orders), rel=1e-7)
     assert span_of(schedule)[0] == pytest.approx(span, rel=1e-7)  # the judge sees the same in the times
     assert not violations(schedule, capacities=False, in_turn=False)
-
-
-def test_two_machines_can_need_more_than_either() -> None:
-    """Each device waits for the other between two blocks of its own: 3 and 4 alone, but 3.5 is not enough for both."""
-    blocks = (Block("a", BlockKind.OTHER, (0,), 1, (0,)),
-              Block("b", BlockKind.OTHER, (1,), 1, (0,)),
-              Block("c", BlockKind.OTHER, (1,), 1, (0,), (), (Dependency("a", 4),)),
-              Block("d", BlockKind.OTHER, (0,), 1, (0,), (), (Dependency("b", 3),)))
-    problem = Problem("crossed", (Device("x"), Device("y")), blocks)
-    span, _ = retimed(problem, 1, [[(0, 0), (3, 0)], [(1, 0), (2, 0)]])
-    assert span == 5.5  # a to the end of c: 6; b to the end of d: 5; the mean
-
-
-def test_a_pipeline_starts_late_where_that_is_all_it_takes() -> None:
-    """One forward after another, then the backwards: the last device works without a pause from 3 on."""
-    problem = pipeline(chain(4), forward=1, backward=2)
-    span, schedule = retimed(problem, 4, BASELINES["gpipe"].orders(problem, 4))
-    assert span == span_of(schedule)[0] == 21  # the first device's; it takes 12 and waits 9
-    assert schedule.device_orders[3][0].start == 3
-
-
-def test_a_link_counts_as_a_device_does() -> None:
-    problem = Problem("joined", (Device("a"), Device("b")), (
-        Block("x", BlockKind.OTHER, (0,), 1, (0,)),
-        Block("y", BlockKind.OTHER, (1,), 1, (0,), (), (Dependency("x", 3, "wire"),))), (Link("wire", 0, 1),))
-    span, schedule = retimed(problem, 4, [[(0, m) for m in range(4)], [(1, m) for m in range(4)]])
-    assert span == span_of(schedule)[0] == 12
-
-
-def test_what_memory_allows_does_not_depend_on_times() -> None:
-    problem = pipeline(v(3), forward=1, split=(1, 1), memory=6)
-    orders = BASELINES["zb-v"].orders(problem, 6)
-    span, schedule = retimed(problem, 6, orders)
-    assert violations(schedule) == [] and span <= schedule.makespan
