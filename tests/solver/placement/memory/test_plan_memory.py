@@ -8,9 +8,6 @@ import pytest
 
 from tests.support.examples import slow
 from tests.support.memory_plans import GPT, T5, operator, profiled
-from tests.support.memory_rivals import (
-    within_windows,
-)
 from weft.models.candidates.memory_candidates import graph_chain
 from weft.models.hardware.devices import DEVICES
 from weft.models.spec.families import GptModel
@@ -36,13 +33,6 @@ def test_strict_rules_hold_more_and_so_are_slower() -> None:
     assert strict.fits and loose.bound <= loose.time <= strict.bound <= strict.time
     under_strict = replace(loose, problem=strict.problem)
     assert not under_strict.fits  # what a published planner promises, an executor cannot hold
-
-
-def test_a_window_between_balances_loses_time_on_a_measured_model() -> None:
-    """GPT-1.3B on 8 V100s of 8 GB, micro-batches of 8: the best cuts lie outside, 8 % faster."""
-    problem = profiled(GPT, 8, memory=8, stages=8)
-    free, inside = plan_memory(problem, gap=1e-3), within_windows(problem)
-    assert inside.bound > 1.05 * free.time
 
 
 def test_the_case_where_a_known_window_cost_a_factor() -> None:
