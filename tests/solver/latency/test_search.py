@@ -68,6 +68,21 @@ def judged_at(found: Periodic) -> None:
         assert took == pytest.approx(found.instance.time(found.latency))
 
 
+@pytest.mark.parametrize(("limit", "latency", "period"), [(4, 10, 4), (5, 10, 4), (Fraction(59, 10), 10, 4), (6, 8, 6),
+                                                         (7, 8, 6), (8, 8, 6)])
+def test_two_rounds_over_two_devices_are_either_fast_or_frequent(limit: Fraction | int, latency: int,
+                                                               period: int) -> None:
+    """A, B, A, B of 2 each. Without a pause device A starts at 0 and at 4, which repeats from a period of 6 on; more
+    often than that the next micro-batch runs first, so the second start is 2 + P at least, and the latency 6 + P: least
+    at the least period, 4. So a period of 5 allows less than all schedules of exactly that period (11)."""
+    found = search(forwards(loop(2), [2, 2, 2, 2]), limit)
+    assert found.proven
+    tick = found.best.instance.tick
+    assert found.best.latency * tick == found.bound * tick == latency
+    assert found.best.period * tick == period
+    judged_at(found.best)
+
+
 def test_a_link_that_is_busy_delays_the_second_transfer() -> None:
     """One block sends two results over one link, 3 each: the second consumer starts at 1 + 6, not 1 + 3."""
     link = (Link("wire", 0, 1),)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.oracles.lanes import drawn_with_lanes
+from tests.support.builders import chain, pipeline
 from weft.solver.baselines import NotApplicable
 from weft.solver.baselines.lib.sequential import block_order, without_lanes
 from weft.solver.judge.validate import violations
@@ -71,6 +72,12 @@ def test_what_fits_in_order_never_gets_stuck(number: int) -> None:
     assert fits_pools(instance, found)
     for block in instance.blocks:
         assert all(found[block, m] + instance.durations[block] <= found[block, m + 1] for m in range(3))
+
+
+def test_plain_orders_stay_as_they_are() -> None:
+    plain = pipeline(chain(2), memory=1)
+    rows = [[(0, 0), (3, 0)], [(1, 0), (2, 0)]]
+    assert paced(TickProblem.of(plain), 1, rows) is rows
 
 
 #: The GPU takes 1 for a block, its network gives that back 3 later; there is room for two.

@@ -11,7 +11,7 @@ from tests.oracles.spans import span_of_order
 from tests.support.builders import any_order
 from weft.solver.judge.spans import span_of
 from weft.solver.judge.validate import violations
-from weft.solver.problem import Problem
+from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
 from weft.solver.relations.fixed_order import FixedOrder
 from weft.solver.relations.spans import least_span
 from weft.solver.schedule import Schedule
@@ -35,3 +35,22 @@ def test_it_is_what_a_linear_programme_says(seed: int) -> None:
     assert span == pytest.approx(span_of_order(problem, micro_batches, orders), rel=1e-7)
     assert span_of(schedule)[0] == pytest.approx(span, rel=1e-7)  # the judge sees the same in the times
     assert not violations(schedule, capacities=False, in_turn=False)
+
+
+def test_two_machines_can_need_more_than_either() -> None:
+    """Each device waits for the other between two blocks of its own: 3 and 4 alone, but 3.5 is not enough for both."""
+    blocks = (Block("a", BlockKind.OTHER, (0,), 1, (0,)),
+              Block("b", BlockKind.OTHER, (1,), 1, (0,)),
+              Block("c", BlockKind.OTHER, (1,), 1, (0,), (), (Dependency("a", 4),)),
+              Block("d", BlockKind.OTHER, (0,), 1, (0,), (), (Dependency("b", 3),)))
+    problem = Problem("crossed", (Device("x"), Device("y")), blocks)
+    span, _ = retimed(problem, 1, [[(0, 0), (3, 0)], [(1, 0), (2, 0)]])
+    assert span == 5.5  # a to the end of c: 6; b to the end of d: 5; the mean
+
+
+def test_a_link_counts_as_a_device_does() -> None:
+    problem = Problem("joined", (Device("a"), Device("b")), (
+        Block("x", BlockKind.OTHER, (0,), 1, (0,)),
+        Block("y", BlockKind.OTHER, (1,), 1, (0,), (), (Dependency("x", 3, "wire"),))), (Link("wire", 0, 1),))
+    span, schedule = retimed(problem, 4, [[(0, m) for m in range(4)], [(1, m) for m in range(4)]])
+    assert span == span_of(schedule)[0] == 12
