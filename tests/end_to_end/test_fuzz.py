@@ -40,5 +40,5 @@ def test_no_input_gets_a_traceback(place: int, good: Path, tmp_path: Path, monke
     numbers = [number for number in range(FIRST, FIRST + COUNT) if number % len(COMMANDS) == place]
     assert numbers
     faults = {number: fault for number in numbers
-              if (fault := run_input(draw_input(number, good), good).fault) is not None}
+              if (fault := run_input(draw_input(number, good), good)) is not None}
     assert faults == {}
