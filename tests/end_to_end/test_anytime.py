@@ -11,13 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import weft
 from tests.support.builders import chain, pipeline, v
 from tests.support.tessel_shapes import shape
 from weft.app.lib.case import Case, CasePlacement
 from weft.app.lib.options import SearchOptions
 from weft.app.solving.solve import solve_case
-from weft.cli.main import main
 from weft.figures import chart, draw
 from weft.figures.drawing import build
 from weft.figures.frame import specification
@@ -157,24 +155,6 @@ def test_a_history_of_one_instant_has_a_curve() -> None:
 def test_a_history_that_means_nothing_is_refused(history: tuple[Any, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build(with_history(*history), title=None, hover=False)
-
-
-@pytest.mark.slow
-def test_the_command_draws_history_and_critical_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "schedule.json"
-    save_schedule(solve(pipeline(chain(2), memory=2), 4, effort=0.3), path)
-    for name, option in (("curve.svg", "--history"), ("path.svg", "--critical")):
-        assert main(["draw", str(path), option, "-o", str(tmp_path / name)]) == 0
-    assert "seconds of search" in (tmp_path / "curve.svg").read_text()
-    assert "critical path" in (tmp_path / "path.svg").read_text()
-    weft.draw(path, tmp_path / "curve.html", history=True)
-    assert "vegaEmbed" in (tmp_path / "curve.html").read_text()
-    capsys.readouterr()
-    assert main(["draw", str(path), "--history", "--critical", "-o", str(tmp_path / "both.svg")]) == 2
-    assert "picture of its own" in capsys.readouterr().err
-    assert main(["draw", str(path), "--critical", "-o", str(tmp_path / "trace.json")]) == 2
-    assert "a trace cannot mark the critical path" in capsys.readouterr().err
-    assert not (tmp_path / "trace.json").exists()
 
 
 @pytest.mark.parametrize("make", [lambda: solve(pipeline(chain(3), memory=2, lag=0.5), 4, effort=0.5),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.examples import examples
-from tests.support.fuzzing import COMMANDS, Outcome, draw_input, good_files, run_input
+from tests.support.fuzzing import COMMANDS, draw_input, good_files, run_input
 from weft.cli.commands import commands
 
 #: How many inputs, and the first of them.
@@ -40,12 +40,5 @@ def test_no_input_gets_a_traceback(place: int, good: Path, tmp_path: Path, monke
     numbers = [number for number in range(FIRST, FIRST + COUNT) if number % len(COMMANDS) == place]
     assert numbers
     faults = {number: fault for number in numbers
-              if (fault := run_input(draw_input(number, good), good).fault) is not None}
+              if (fault := run_input(draw_input(number, good), good)) is not None}
     assert faults == {}
-
-
-def test_what_counts_as_a_fault() -> None:
-    assert Outcome(2, "weft: x.json: is empty", 0.0).fault is None
-    assert Outcome(3, "weft: solve: a fault", 0.0).fault
-    assert Outcome(2, "Traceback (most recent call last):", 0.0).fault
-    assert Outcome(-6, "", 0.0).fault

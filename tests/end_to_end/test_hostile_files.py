@@ -62,12 +62,6 @@ def test_a_pipe_or_a_directory_is_refused_at_once(read: Callable[[Path], Any], e
         assert words in str(caught.value) and str(path) in str(caught.value)
 
 
-def test_the_command_refuses_a_pipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    os.mkfifo(tmp_path / "pipe.yaml")
-    assert main(["estimate", str(tmp_path / "pipe.yaml")]) == 2
-    assert capsys.readouterr().err == f"weft: {tmp_path / 'pipe.yaml'}: is a pipe, a spec must be a file\n"
-
-
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     with open(path, "wb") as file:

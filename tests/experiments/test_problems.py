@@ -40,14 +40,6 @@ def first_come(problem: WideProblem, micro_batches: Any, options: Mapping[str, s
     return Schedule(plain, count, time_orders(plain, count, orders(plain, count)), 0.0, choices=options, rounds=rounds)
 
 
-def test_there_are_examples_of_each_extension() -> None:
-    problems = [wide(path) for path in EXAMPLES]
-    assert {path.stem for path in EXAMPLES} == set(RUNS)
-    assert any(problem.choices for problem in problems) and any(problem.jobs for problem in problems)
-    assert any(problem.classes for problem in problems)
-    assert any(device.lane_of is not None for problem in problems for device in problem.devices)
-
-
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_examples_are_what_they_are_written_as(path: Path) -> None:
     value = json.loads(path.read_text())

@@ -131,16 +131,6 @@ def test_a_capacity_below_the_peak_is_caught(schedule: Schedule, data: st.DataOb
     assert schedule.problem.memory_unit in found[0]
 
 
-@suite(50)
-@given(schedules(), st.floats(1.0001, 10))
-def test_a_bound_above_what_it_bounds_is_caught(schedule: Schedule, factor: float) -> None:
-    above = replace(schedule, makespan_bound=schedule.makespan * factor)
-    assert any("makespan_bound" in message for message in violations(above))
-    heaviest = sum(block.duration for block in schedule.problem.blocks)
-    above = replace(schedule, period=heaviest, period_bound=heaviest * factor)
-    assert any("period_bound" in message for message in violations(above))
-
-
 # -- the judge against a naive one -------------------------------------------------------------------------------
 
 

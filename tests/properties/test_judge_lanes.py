@@ -14,10 +14,8 @@ from hypothesis import strategies as st
 from tests.support.examples import examples
 from tests.support.strategies import laned, schedules
 from weft.solver.baselines import NotApplicable, baseline
-from weft.solver.io.schedule_files import schedule_from_json, schedule_to_json
 from weft.solver.judge import validate as judge
 from weft.solver.judge.case import tolerance_of
-from weft.solver.judge.claims import judge_claims
 from weft.solver.judge.columns import Columns
 from weft.solver.judge.memory_rule import scaled_room
 from weft.solver.judge.validate import peaks, violations
@@ -125,16 +123,6 @@ def test_lanes_are_judged_in_columns_as_in_loops(data: Any, schedule: Schedule, 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(judge, "_MANY", 1)
         assert judge.violations(silent) == violations(silent)
-
-
-@suite(40)
-@given(st.data(), schedules())
-def test_what_a_file_states_of_lanes_is_true(data: Any, schedule: Schedule) -> None:
-    made = replace(data.draw(laned(schedule)), period=None, period_bound=None, repetend=None)
-    value = schedule_to_json(made)
-    verdict = judge_claims(value, schedule_from_json(value))
-    assert not verdict.false
-    assert "peak_memory" in verdict.verified
 
 
 @suite(60)

@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 
 from tests.support.examples import examples
 from tests.support.wide_mutations import MUTATIONS, Mutation
-from tests.support.wide_problems import drawn_run, wide_runs
+from tests.support.wide_problems import drawn_run
 from tests.support.wide_schedules import Drawn, drawn_schedule, held
 from weft.app.lib.judged import verdict
-from weft.solver.baselines.lib.base import NotApplicable
-from weft.solver.baselines.rivals.greedy import orders
 from weft.solver.choices.solve import solve_wide
 from weft.solver.feasibility.infeasible import Infeasible
 from weft.solver.io.entries import FormatError
@@ -82,20 +80,6 @@ def test_files_are_read_as_they_were_written(seed: int) -> None:
         stated = [(o["block"], o["micro_batch"], o["start"], o["end"]) for o in value["operations"]]
         names = [block.name for block in schedule.rounds.wide.blocks]
         assert sorted(stated) == sorted((names[i], *further) for i, *further in wide_operations(schedule))
-
-
-@settings(max_examples=examples(40))
-@given(wide_runs(choices=False, classes=True, jobs=True))
-def test_searched_schedules_of_rounds_are_valid_and_their_files_true(drawn: tuple[WideProblem, Run]) -> None:
-    wide, run = drawn
-    rounds = Rounds(wide, run)
-    try:
-        rows = orders(rounds.problem, run.rounds)
-    except NotApplicable:
-        return
-    schedule = Schedule(rounds.problem, run.rounds, time_orders(rounds.problem, run.rounds, rows), 0.0, rounds=rounds)
-    assert violations(schedule) == []
-    assert judge_claims(schedule_to_json(schedule), schedule).false == []
 
 
 @settings(max_examples=examples(25))

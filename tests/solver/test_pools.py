@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.oracles.lanes import on_one_lane
-from tests.support.builders import chain, pipeline
 from weft.solver.pools import PooledOrders, amounts_by_device, holder, memory_waits, mixed_pools, one_after_another
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Number, Problem
 from weft.solver.schedule import Operation, Schedule
@@ -93,15 +91,3 @@ def test_the_search_sees_a_mixed_pool_in_one_place_and_no_limit_elsewhere() -> N
     assert merged.capacity == (1, None, None, 0)
     assert merged.take[0] == {0: 1, 1: 0, 2: 1}
     assert not merged.mixed_pools
-
-
-def test_without_lanes_nothing_changes() -> None:
-    plain = pipeline(chain(2), split=(1, 1), memory=3)
-    instance = TickProblem.of(plain)
-    assert not instance.mixed_pools
-    assert instance.in_sequence is instance
-    laned = TickProblem.of(on_one_lane(plain))
-    assert not laned.mixed_pools
-    assert laned.capacity == (None, None, *instance.capacity)
-    assert laned.take == ({}, {}, *instance.take)
-    assert laned.in_sequence.take == (*instance.take, {}, {})

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-import random
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -242,33 +240,12 @@ def test_a_start_counts_and_is_told_before_its_search_has_begun_a_step() -> None
 
 def test_parts_come_by_bound_then_rank_then_age() -> None:
     parts: Parts[str] = Parts()
-    for bound, part, rank in ((2.0, "c", 0), (1.0, "b", 1), (2.0, "d", 0), (1.0, "a", 0), (3.0, "e", 0)):
-        parts.push(bound, part, rank)
+    parts.push(2.0, "c")
+    parts.push(1.0, "b", 1)
+    for bound, part in ((2.0, "d"), (1.0, "a"), (3.0, "e")):
+        parts.push(bound, part)
     assert (parts.bound, parts.first) == (1.0, "a") and dict((part, bound) for bound, part in parts)["e"] == 3.0
     assert parts.pop() == "a"
     parts.drop(3.0)
     assert [parts.pop() for _ in range(3)] == ["b", "c", "d"]
     assert not parts and parts.bound == math.inf
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_dividing_the_least_part_ends_at_the_best_of_brute_force(seed: int) -> None:
-    """Digits with a price each and one for each pair: a part's bound is what its first digits cost."""
-    dice = random.Random(seed)
-    prices = [[dice.randint(0, 9) for _ in range(3)] for _ in range(5)]
-    pairs = [[dice.randint(0, 9) for _ in range(3)] for _ in range(3)]
-
-    def price(digits: tuple[int, ...]) -> float:
-        return sum(row[digit] for row, digit in zip(prices, digits, strict=False)) + sum(
-            pairs[one][other] for one, other in itertools.pairwise(digits))
-
-    parts: Parts[tuple[int, ...]] = Parts()
-    parts.push(0.0, ())
-    seen = []
-    while len(parts.first) < len(prices):
-        seen.append(parts.bound)
-        part = parts.pop()
-        for digit in range(3):
-            parts.push(price((*part, digit)), (*part, digit))
-    assert parts.bound == min(map(price, itertools.product(range(3), repeat=5)))
-    assert seen == sorted(seen)

@@ -134,11 +134,6 @@ def test_topological_order_takes_ties_in_file_order() -> None:
         assert found.topological_order == tuple(nx.lexicographical_topological_sort(graph))
 
 
-@pytest.mark.parametrize(("kind", "letter"), list(zip(BlockKind, "FBIWRCO", strict=True)))
-def test_letters(kind: BlockKind, letter: str) -> None:
-    assert kind.letter == letter
-
-
 def test_a_device_and_its_lanes_are_a_pool() -> None:
     made = laned("nic", "gpu")
     assert made.has_lanes

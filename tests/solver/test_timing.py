@@ -40,23 +40,6 @@ def test_longest_path() -> None:
         ("a", 0): 0, ("a", 1): 1, ("a", 2): 2, ("b", 0): 1.5, ("b", 1): 4.5, ("b", 2): 7.5}
 
 
-def test_ends_are_start_plus_duration() -> None:
-    for operation in time_orders(TWO, 2, [[(0, 0), (0, 1)], [(1, 0), (1, 1)]]):
-        assert operation.end == operation.start + TWO.blocks[operation.block].duration
-
-
-def test_a_block_on_two_devices_waits_for_both() -> None:
-    gang = problem(block("a", (0,), 1), block("b", (1,), 4), block("both", (0, 1), 2), block("c", (0,), 1))
-    assert starts(gang, 1, [[(0, 0), (2, 0), (3, 0)], [(1, 0), (2, 0)]]) == {
-        ("a", 0): 0, ("b", 0): 0, ("both", 0): 4, ("c", 0): 6}
-
-
-def test_distance_waits_for_an_earlier_micro_batch() -> None:
-    crossing = problem(block("a", (0,), 1, Dependency("b", distance=1)), block("b", (1,), 3, Dependency("a")))
-    assert starts(crossing, 2, [[(0, 0), (0, 1)], [(1, 0), (1, 1)]]) == {
-        ("a", 0): 0, ("b", 0): 1, ("a", 1): 4, ("b", 1): 5}
-
-
 LINKED = problem(block("a", (0,), 1), block("b", (0,), 1), block("x", (1,), 1, Dependency("a", 3, "wire")),
                  block("y", (1,), 1, Dependency("b", 1, "wire")), links=(Link("wire", 0, 1),))
 
@@ -66,12 +49,6 @@ def test_transfers_on_a_link_follow_their_producers() -> None:
         ("a", 0): 0, ("b", 0): 1, ("x", 0): 4, ("y", 0): 5}
     assert starts(LINKED, 1, [[(1, 0), (0, 0)], [(3, 0), (2, 0)]]) == {
         ("b", 0): 0, ("a", 0): 1, ("y", 0): 2, ("x", 0): 5}
-
-
-def test_transfers_of_one_producer_go_in_file_order() -> None:
-    fan = problem(block("a", (0,), 1), block("x", (1,), 1, Dependency("a", 3, "wire")),
-                  block("y", (1,), 1, Dependency("a", 1, "wire")), links=(Link("wire", 0, 1),))
-    assert starts(fan, 1, [[(0, 0)], [(1, 0), (2, 0)]]) == {("a", 0): 0, ("x", 0): 4, ("y", 0): 5}
 
 
 def test_orders_against_the_dependencies_deadlock() -> None:

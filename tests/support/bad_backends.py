@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,48 +25,30 @@ def good(part: GraphPart) -> Run:
     return found
 
 
-@backend("crashes", patterns=LINEAR)
-def crashes(part: GraphPart) -> Run:
-    """Ends its process."""
-    os.kill(os.getpid(), signal.SIGSEGV)
-    raise AssertionError
-
-
-@backend("hangs", patterns=LINEAR)
-def hangs(part: GraphPart) -> Run:
-    """Never ends."""
+def _hangs(part: GraphPart) -> Run:
     while True:
         time.sleep(1)
 
 
-@backend("wrong", patterns=LINEAR)
-def wrong(part: GraphPart) -> Run:
-    """A tenth too much."""
-    return lambda *given: tuple(1.1 * y for y in part.module.forward(*given))
-
-
-@backend("other-shape", patterns=LINEAR)
-def other_shape(part: GraphPart) -> Run:
-    """Flat."""
-    return lambda *given: tuple(y.flatten() for y in part.module.forward(*given))
-
-
-@backend("no-numbers", patterns=LINEAR)
-def no_numbers(part: GraphPart) -> Run:
-    """NaN."""
-    return lambda *given: tuple(y * torch.nan for y in part.module.forward(*given))
-
-
-@backend("raises", patterns=LINEAR)
-def raises(part: GraphPart) -> Run:
-    """Says why."""
+def _raises(part: GraphPart) -> Run:
     raise RuntimeError("no kernel\nfor this")
 
 
-@backend("exits", patterns=LINEAR)
-def exits(part: GraphPart) -> Run:
-    """Without a word."""
-    os._exit(3)
+#: What never gives anything, and how it ends.
+ENDS: dict[str, Callable[[GraphPart], Any]] = {
+    "crashes": lambda part: os.kill(os.getpid(), signal.SIGSEGV), "hangs": _hangs, "raises": _raises,
+    "exits": lambda part: os._exit(3)}
+#: What is done to a good result.
+SPOILT: dict[str, Callable[[Tensor], Tensor]] = {
+    "wrong": lambda y: 1.1 * y, "other-shape": Tensor.flatten, "no-numbers": lambda y: y * torch.nan}
+
+
+def _spoilt(change: Callable[[Tensor], Tensor]) -> Callable[[GraphPart], Run]:
+    return lambda part: lambda *given: tuple(map(change, part.module.forward(*given)))
+
+
+for name, made in [*ENDS.items(), *((name, _spoilt(change)) for name, change in SPOILT.items())]:
+    backend(name, patterns=LINEAR)(made)
 
 
 @backend("absent", patterns=LINEAR, missing=lambda: "needs a library that is not installed")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -12,11 +11,9 @@ from hypothesis import strategies as st
 import weft
 from tests.support.examples import examples
 from weft.app.lib.case import case_of
-from weft.cli.main import main
 from weft.models.candidates.memory_candidates import decided_candidates, decided_least_period, spec_candidates
 from weft.models.spec.spec import SpecError, parse_spec
 from weft.models.tensor_parallel.shapes import together
-from weft.solver.io.problem_files import load_problem
 from weft.solver.placement.memory.plan_memory import NoMemoryPlan
 from weft.solver.step.search import solve
 
@@ -137,23 +134,6 @@ def test_reports_say_what_is_offloaded(capsys: pytest.CaptureFixture[str], tmp_p
     assert "3 offloaded (117.0 MiB, 4.9 ms each way); at its peak 36.0 MiB kept, 234.0 MiB to be offloaded or back" in (
         weft.explain(schedule).text)
     assert "3 + 2 + 0 + 0 offloaded" in str(weft.compare(path, effort=5.0))
-
-
-def test_plans_are_printed_without_a_schedule(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    path, problem, answer = tmp_path / "spec.yaml", tmp_path / "problem.json", tmp_path / "plans.json"
-    path.write_text(_HOST.replace(", memory: decide", ""))
-    assert main(["place", str(path), "--memory", "--problem", str(problem), "-o", str(answer)]) == 0
-    assert "3 (117.0 MiB)" in capsys.readouterr().out
-    plans = json.loads(answer.read_text())["plans"]
-    assert [plan["plan"] for plan in plans] == ["memory decided with offload, room for 2 copies", "memory decided"]
-    assert plans[0]["bottleneck"] == pytest.approx(0.021) and plans[0]["bound"] <= plans[0]["bottleneck"]
-    assert load_problem(problem).links
-    path.write_text(_SPEC.replace("180 MiB", "20 MiB"))
-    assert main(["place", str(path), "--memory"]) == 1
-    assert main(["place", str(path), "--memory", "--latency"]) == 2
-    assert main(["place", str(path), "--memory", "--effort", "2"]) == 2
-    told = capsys.readouterr().err
-    assert "leave out --latency" in told and "leave out --effort" in told
 
 
 # -- a bound over all placements -------------------------------------------------------------------------------------

@@ -135,11 +135,6 @@ def test_those_that_the_layers_can_fill(shapes: tuple[str, ...], gpus: int, chun
     assert [f"{layout.shape} {layout.chunks}" for layout in layouts(shapes, gpus, chunks, layers)] == found
 
 
-def test_a_wave_goes_down_up_and_down() -> None:
-    assert ShapeLayout("wave", 3, 2).devices == (0, 1, 1, 0, 0, 1) and ShapeLayout("wave", 3, 2).stages == 6
-    assert ShapeLayout("loop", 3, 2).devices == (0, 1, 0, 1, 0, 1)
-
-
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("number", [0, 1, 4])
 def test_durations_and_memory_are_those_of_the_blocks(mode: Mode, number: int) -> None:

@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.builders import TINY_SPEC
-from tests.support.cut_specs import all_cuts, drawn_spec, spec_of
-from weft.models.candidates.build import candidates
+from tests.support.cut_specs import all_cuts, spec_of
 from weft.models.cuts.spaces import _in_need, cut_spaces
-from weft.models.spec.spec import Spec, parse_spec
+from weft.models.spec.spec import Spec
 
 
 def titles(spec: Spec) -> list[str]:
@@ -62,27 +60,6 @@ def test_whole_backwards_are_left_out_where_split_ones_do_as_well() -> None:
             assert {tuple(map(int, row)) for row in space.cuts.borders} == {
                 cut for cut in all_cuts(space) if any(needed[pair] for pair in pairwise(cut))}
     assert titles(both(held, shapes=["chain"], chunks=1)) == ["chain 1 full", "chain 1 split"]
-
-
-@pytest.mark.parametrize("spec", [parse_spec(TINY_SPEC, "a.yaml"), drawn_spec(3, "full", count=7, unequal=True)],
-                         ids=["tiny", "unequal"])
-def test_a_listed_placement_is_one_of_the_cuts(spec: Spec) -> None:
-    spaces = {(space.ground.layout.shape, space.ground.layout.chunks, space.backward): space
-              for space in cut_spaces(spec, 3)}
-    met = 0
-    for candidate in candidates(spec):
-        chunks = len(candidate.stage_device) // spec.cluster.gpus
-        space = spaces.get((candidate.shape, chunks, candidate.backward))
-        if space is None:
-            assert candidate.backward == "full"
-            continue
-        borders = [0]
-        for names in candidate.layers_of_stage:
-            borders.append(borders[-1] + len(names))
-        own = space.candidate(tuple(borders))
-        assert own.problem == candidate.problem and own.static_memory == candidate.static_memory
-        met += 1
-    assert met >= 3
 
 
 @pytest.mark.parametrize(("part", "block", "more"), [

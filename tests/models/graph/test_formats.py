@@ -16,7 +16,6 @@ from weft.app.place.place import parse_devices
 from weft.cli.main import main
 from weft.models.graph.formats import load_profiled_graph
 from weft.solver.io.entries import FormatError
-from weft.solver.placement.refusals import NoPlacement
 
 
 def node(number: int, time: float, size: float = 10.0, **further: Any) -> dict[str, Any]:
@@ -133,25 +132,6 @@ def test_a_graph_that_is_wrong_is_one_sentence(base: dict[str, Any], change: Cal
 # -- the command line ----------------------------------------------------------------------------------------------
 
 
-def test_place_prints_and_writes_its_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = written(tmp_path, PROFILED)
-    assert main(["place", str(path), "--json", "--quiet", "-o", str(tmp_path / "out.json")]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert list(answer) == ["format", "name", "time_unit", "memory_unit", "objective", "bound", "status", "latency",
-                            "latency_bound", "stages"]
-    assert answer["format"] == "weft.placement/1"
-    assert (answer["objective"], answer["status"]) == (7.0, "optimal")
-    assert [stage["nodes"] for stage in answer["stages"]] == [["first", "10"], ["same (8)", "same (9)"]]
-    assert json.loads((tmp_path / "out.json").read_text()) == answer
-
-
-def test_place_tells_people_stage_by_stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["place", str(written(tmp_path, PROFILED)), "--quiet", "--latency"]) == 0
-    shown = capsys.readouterr().out
-    assert "4 operators in 2 stages" in shown and "bottleneck  7 ms, lower bound 7 ms: proven optimal" in shown
-    assert "accelerator: load 7 ms (6 ms compute, 1 ms transfers)" in shown
-
-
 def test_devices_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(written(tmp_path, PROFILED))
     assert main(["place", path, "--json", "--quiet", "--devices", "accelerator=1,cpu=0"]) == 0
@@ -166,11 +146,6 @@ def test_devices_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     for text in ("accelerator", "accelerator=x", "cpu=1,cpu=2", "=3"):
         with pytest.raises(ValueError, match="it must be like accelerator=4,cpu=1"):
             parse_devices(text)
-
-
-def test_place_says_what_does_not_fit(tmp_path: Path) -> None:
-    with pytest.raises(NoPlacement, match="40 byte together, all devices have 30 byte: 10 byte are missing"):
-        weft.place(written(tmp_path, {**PROFILED, "maxSizePerFPGA": 30.0, "maxFPGAs": 1, "maxCPUs": 0}))
 
 
 # -- published optima ----------------------------------------------------------------------------------------------

@@ -21,11 +21,6 @@ def in_a_row(plan: TransformPlan) -> Times:
     return {part: (float(i), i + 1.0) for i, part in enumerate(plan.preserve().order)}
 
 
-def test_parts_one_after_another_are_sound() -> None:
-    plan = planned()
-    assert not breaches(plan.planned, in_a_row(plan))
-
-
 @pytest.mark.parametrize("tensor_of", ["act", "up", "d(act) by down.0"])
 def test_what_is_read_too_soon_is_found(tensor_of: str) -> None:
     plan = planned()

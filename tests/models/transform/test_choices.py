@@ -31,11 +31,6 @@ def test_every_way_is_the_plan_written_so() -> None:
     assert next(iter(good.values())).planned == hand.planned
 
 
-def test_until_it_is_decided_a_plan_has_the_first_option_that_can_be() -> None:
-    plan = TransformPlan(mlp()).choose("up", [("f", 3), ("f", 4)])
-    assert plan.planned.cuts_of("up")[0].parts == 4
-
-
 def test_a_transformation_of_ones_own_is_an_option() -> None:
     def halves(planned: Planned) -> Planned:
         return split(planned, "up act", "f", 2)

@@ -41,13 +41,6 @@ def test_with_sequence_parallelism_it_scatters_and_gathers_in_place_of_all_reduc
     assert error(done, numbers(program)) < 1e-10
 
 
-def test_one_vocabulary_on_all_devices_and_data_parallel_beside_it() -> None:
-    program = transformer()
-    plan = TransformPlan(program).split("embed head", "v", 2).split("embed l0.* head entropy loss", "b", 2)
-    done = plan.assign("l0.*", (0, 2)).assign("entropy loss", (0, 2)).assign("embed head", range(4)).preserve()
-    assert error(done, numbers(program)) < 1e-10
-
-
 def test_data_parallel_adds_up_gradients_and_shards_an_optimizer() -> None:
     program = mlp(update=True)
     everything = "up bias act down residual loss"
@@ -79,14 +72,6 @@ def test_co_shard_runs_parts_in_turn_and_sends_nothing() -> None:
     assert error(parts, given) < 1e-10
 
 
-def test_co_shard_beside_tensor_parallelism() -> None:
-    program = transformer()
-    plan = TransformPlan(program).split("*.q *.k *.v *.attend *.out", "h", 2).split("*.up *.act *.down", "f", 2)
-    done = plan.co_shard("l0.up l0.act l0.down", "f", 4).assign("*", range(2)).preserve()
-    assert done.kinds("l0.down") == ("all_reduce",)
-    assert error(done, numbers(program)) < 1e-10
-
-
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
 def test_a_pipeline_sends_each_micro_batch(schedule: str) -> None:
     program = mlp()
@@ -101,16 +86,6 @@ def test_a_pipeline_sends_each_micro_batch(schedule: str) -> None:
     assert first == (["act#0", "act#1", "d(bias) by act.0#0", "act#2", "d(bias) by act.0#1", "act#3",
                       "d(bias) by act.0#2", "d(bias) by act.0#3"] if schedule == "1f1b" else
                      [f"act#{i}" for i in range(4)] + [f"d(bias) by act.0#{i}" for i in range(4)])
-    assert error(done, numbers(program)) < 1e-10
-
-
-def test_an_embedding_on_all_devices_of_a_pipeline() -> None:
-    program = transformer(layers=2)
-    plan = TransformPlan(program).split("embed head", "v", 2).assign("embed head", (0, 1))
-    plan.split("embed head", "b", 2, in_turn=True)
-    plan.pipeline(["l0.*", "l1.* entropy loss"], [0, 1], "b", 2)
-    done = plan.preserve()
-    assert done.kinds("embed") and done.kinds("head")
     assert error(done, numbers(program)) < 1e-10
 
 
@@ -139,21 +114,6 @@ def test_three_kinds_of_parallelism_on_eight_devices() -> None:
         ("reduce_scatter",), ("all_gather",), ("all_reduce",)}
     summed = next(entry for entry in done.communications if entry.tensor == "d(l0.wq)").conversion
     assert summed is not None and summed.steps[0].groups == ((0, 4), (1, 5), (2, 6), (3, 7))
-    assert error(done, numbers(program)) < 1e-10
-
-
-def test_a_pipeline_of_groups_sends_from_each_device_to_its_next() -> None:
-    program = transformer(batch=8, layers=2)
-    plan, forwards = TransformPlan(program), [one.name for one in program.operations if one.phase == "forward"]
-    plan.split(" ".join(forwards), "b", 2)
-    plan.split("*.q *.k *.v *.attend *.out", "h", 2).split("*.up *.act *.down", "f", 2)
-    plan.replicate("embed *.ln? *.add? head entropy loss", 2).split(" ".join(forwards), "b", 2, in_turn=True)
-    done = plan.pipeline(["embed l0.*", "l1.* head entropy loss"], [range(4), range(4, 8)], "b", 2).preserve()
-    assert done.kinds("l0.add2") == ("send",) * 4  # two micro-batches, each in two halves of the batch
-    assert done.kinds("l0.out") == ("all_reduce",) * 4
-    pairs = {(message.source, message.target) for entry in done.communications if entry.tensor == "l0.add2"
-             and entry.conversion is not None for step in entry.conversion.steps for message in step.messages}
-    assert {target for _, target in pairs} == {4, 5, 6, 7} and len(pairs) == 4
     assert error(done, numbers(program)) < 1e-10
 
 

@@ -7,23 +7,12 @@ import pytest
 from weft.models.transform.program import PlanError, annotation, mirrored
 
 
-def test_roles_follow_from_marks() -> None:
-    found = annotation("m k+, k+ n -> m n")
-    assert [found.role(name) for name in found.names] == ["spatial", "reduction", "spatial"]
-    assert str(found) == "m k+, k+ n -> m n"
-    assert found.sizes([(2, 3), (3, 4)]) == {"m": 2, "k": 3, "n": 4}
-
-
 def test_groups_and_ones() -> None:
     found = annotation("b (h d), 1 -> b h d")
     assert found.inputs == ((("b",), ("h", "d")), ((),))
     assert found.sizes([(2, 12), (1,)], {"h": 3}) == {"b": 2, "h": 3, "d": 4}
     assert found.shape(found.outputs[0], {"b": 2, "h": 3, "d": 4}) == (2, 3, 4)
     assert str(annotation("a (b c^) -> a b")) == "a (b c^) -> a b"
-
-
-def test_a_scalar_has_no_dimension() -> None:
-    assert annotation("b+ v^, b+ -> ").outputs == ((),)
 
 
 def test_gradients_sum_over_what_they_do_not_have() -> None:

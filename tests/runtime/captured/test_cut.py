@@ -115,16 +115,6 @@ def test_a_tied_head_is_found_by_identity_and_masks_do_not_travel() -> None:
     assert type(stages.modules[0].get_submodule("words")).__name__ == "Embedding"
 
 
-def test_what_several_stages_do_not_share_is_in_one_of_them() -> None:
-    case = made("skip", 4)
-    captured = Captured.of(case.model, case.args, case.kwargs)
-    cut = CapturedCut(captured, [1, 9])
-    stages = cut.stages()
-    held = [set(dict(module.named_parameters())) for module in stages.modules.values()]
-    assert set().union(*held) == set(dict(case.model.named_parameters()))
-    assert held[0] == {"first.weight", "first.bias"} and "linear" in stages.ports[2].takes  # over stage 1
-
-
 def test_a_cut_between_a_tensor_and_what_writes_into_it_is_refused() -> None:
     case = made("skip", 4)
     captured = Captured.of(case.model, case.args, case.kwargs)

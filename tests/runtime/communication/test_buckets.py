@@ -66,16 +66,6 @@ def test_parameters_are_views_of_the_bucket_and_keep_their_values() -> None:
         own.require_in_place()
 
 
-def test_parameters_without_elements_change_nothing() -> None:
-    for sizes in ([0], [3, 0, 4], [0, 5], [5, 0, 0]):
-        for rank in range(3):
-            own = bucket(sizes, 3, rank)
-            own.require_in_place()
-            for i, size in enumerate(sizes):
-                own.take(i, torch.ones(size))
-            assert own.is_full and own.closed()[:, :-1].sum() == sum(sizes)
-
-
 def test_a_sparse_gradient_is_refused() -> None:
     with pytest.raises(ValueError, match=r"the gradient of 'p0' is sparse, .* with sparse=False"):
         bucket([4], 2, 0).take(0, torch.ones(4).to_sparse())

@@ -36,11 +36,6 @@ def test_the_same_elements_are_dropped_as_by_the_interpreter(rate: float, seed: 
     assert np.array_equal(dropped(torch.tensor(places), rate, seed).numpy(), by_numpy(places, rate, seed))
 
 
-def test_a_matmul_of_two_types_has_the_wider_one() -> None:
-    call = StageCall("s", "matmul", ("a", "b"), ("c",))
-    assert KERNELS["matmul"](call, [torch.ones(2, 3), torch.ones(3, 2, dtype=torch.float64)]).dtype == torch.float64
-
-
 def test_a_pointwise_stage_has_the_widest_type_also_where_that_is_a_single_numbers() -> None:
     call = StageCall("s", "pointwise", ("a", "b"), ("c",), {}, FUNCTIONS["add"].compute)
     third = torch.tensor(1 / 3, dtype=torch.float64)

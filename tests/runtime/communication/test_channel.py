@@ -6,12 +6,10 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-import torch
 import torch.distributed as dist
 
 from tests.support.one_rank import one_rank
 from weft.runtime.communication.channel import Channel, meeting
-from weft.runtime.communication.collectives import all_gather, all_reduce, reduce_scatter
 from weft.runtime.communication.others import RankError
 
 
@@ -33,17 +31,6 @@ def test_what_is_started_runs_in_order_beside_the_caller(alone: None) -> None:
     go.set()
     pending[2].wait()
     assert order == ["a", "b", "c"] and all(one.is_done for one in pending)
-    channel.close()
-
-
-def test_collectives_of_one_rank_give_what_it_has(alone: None) -> None:
-    channel, tensor = Channel(), torch.arange(4.0)
-    sums, parts, whole = tensor.clone(), torch.empty(4), torch.empty(4)
-    for name, begin in (("sum", lambda: all_reduce(sums, channel.group)),
-                        ("scatter", lambda: reduce_scatter(parts, tensor, channel.group)),
-                        ("gather", lambda: all_gather(whole, tensor, channel.group))):
-        channel.start(name, begin).wait()
-    assert torch.equal(sums, tensor) and torch.equal(parts, tensor) and torch.equal(whole, tensor)
     channel.close()
 
 

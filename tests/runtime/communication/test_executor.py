@@ -12,7 +12,6 @@ from torch import Tensor
 
 from tests.support.communication_programs import chunked, tensor_parallel
 from tests.support.one_rank import one_rank
-from weft.app.communication.lowering import Emulated
 from weft.app.communication.run import ProgramOnRank
 from weft.models.communication.builder import Builder
 from weft.models.communication.functions import FUNCTIONS, Function
@@ -59,21 +58,6 @@ def test_what_is_gathered_flattened_has_its_shape_inside_a_fused_stage() -> None
     on_rank = ProgramOnRank(program)
     numbers = {**given(program), "x": given(program)["x"][0]}
     torch.testing.assert_close(on_rank.run(numbers)["out"], wanted(program), rtol=0, atol=1e-14)
-    on_rank.close()
-
-
-def test_chunks_take_their_time_beside_each_other() -> None:
-    program = tensor_parallel(1, 8, 4, 6)
-    (program,) = chunked(program, tuple(stage.name for stage in program.stages), (4,))
-    on_rank = ProgramOnRank(program, emulated=Emulated({"product": 0.4, "sum": 0.08}, {"sum": 0.001}))
-    torch.testing.assert_close(on_rank.run(given(program))["out"], wanted(program), rtol=0, atol=1e-14)
-    laps = {(lap.stage, lap.chunk): lap for lap in on_rank.laps}
-    assert len(laps) == 5 * 4 and laps["sum", 0].lane == "network"
-    for (stage, chunk), lap in laps.items():
-        assert lap.end - lap.start >= {"product": 0.1, "sum": 0.021}.get(stage, 0.0)
-        if stage == "sum":
-            assert lap.start >= laps["product", chunk].end and lap.end <= laps["biased", chunk].start
-    assert laps["sum", 0].start < laps["product", 3].start  # it does not wait for all
     on_rank.close()
 
 
@@ -156,14 +140,3 @@ def test_casts_have_the_type_of_their_bytes() -> None:
         found = on_rank.run({"x": torch.full((4,), 1.001)})
         assert found["half"].dtype == (kind or torch.bfloat16) and found["double"].dtype == torch.float64
         on_rank.close()
-
-
-def test_the_whole_tensor_is_cut_as_it_is_held() -> None:
-    program = tensor_parallel(1, 8, 4, 6)
-    on_rank = ProgramOnRank(program)
-    assert on_rank.held("w", torch.ones(4, 6)).shape == (4, 6)
-    with pytest.raises(ValueError, match=r"'w' has the shape \(4, 6\), not \(2,\)"):
-        on_rank.held("w", torch.ones(2))
-    with pytest.raises(ValueError, match="no tensor 'v'"):
-        on_rank.held("v", torch.ones(2))
-    on_rank.close()

@@ -54,10 +54,6 @@ def states() -> dict[str, Any]:
         for name, p in named()}}
 
 
-def test_states_of_this_model_fit() -> None:
-    require_fitting(states(), "adam", dict(named()))
-
-
 @pytest.mark.parametrize(("change", "sentence"), [
     (lambda found: found.update(rule="lamb"), "of the rule 'lamb', but the optimizer has 'adam'"),
     (lambda found: found.pop("state"), "no 'state'"), (lambda found: found["state"].pop("1.bias"), "'1.bias'"),

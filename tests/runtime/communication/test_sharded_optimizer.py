@@ -95,19 +95,6 @@ def test_a_forward_waits_for_the_parameters_that_it_reads() -> None:
     optimizer.close()
 
 
-def test_gradients_that_are_forgotten_change_nothing() -> None:
-    module, plain = model(), model()
-    optimizer, other = ShardedOptimizer(module, lr=0.1), torch.optim.Adam(plain.parameters(), lr=0.1)
-    backward(loss(module, 7))
-    optimizer.zero_grad()
-    for trained, own in ((module, optimizer), (plain, other)):
-        backward(loss(trained))
-        own.step()
-    optimizer.wait()
-    torch.testing.assert_close(module[0].weight, plain[0].weight, rtol=0, atol=1e-14)
-    optimizer.close()
-
-
 def test_what_was_accumulated_counts_also_where_the_last_backward_does_not_reach() -> None:
     module, plain = model(), model()
     optimizer, other = ShardedOptimizer(module, lr=0.1), torch.optim.Adam(plain.parameters(), lr=0.1)

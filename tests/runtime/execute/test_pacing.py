@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.ranks import finished
 from weft.runtime.execute.executor import Parcel
-from weft.runtime.execute.pacing import Paced, arrivals, latencies
+from weft.runtime.execute.pacing import Paced, latencies
 from weft.runtime.plan.plan import Plan, plan_of, save_plan
 from weft.runtime.plan.program import StageWork, Work
 from weft.runtime.plan.timeline import Measured, Timeline
@@ -38,10 +38,6 @@ def plan(unit: str = "ms") -> Plan:
     operations = [Operation(block, m, PERIOD * m + start, PERIOD * m + end) for m in range(COUNT)
                   for block, start, end in ((0, 5, 15), (1, 0, 20), (2, 20, 35))]
     return plan_of(Schedule(problem, COUNT, tuple(operations), 0.0))
-
-
-def test_a_micro_batch_arrives_at_its_first_start() -> None:
-    assert arrivals(plan()) == tuple(PERIOD * m for m in range(COUNT))
 
 
 class Clock:

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from tests.support.examples import slow
 from tests.support.steady_costs import steady
 from tests.support.training_graphs import case
-from weft.cli.main import main
 from weft.runtime.interface.training import Boundary, Ports, Training
 from weft.runtime.measure.measure_stages import measure_stages
 from weft.runtime.measure.stage_costs import (
@@ -175,17 +174,6 @@ def test_a_file_of_a_graphs_costs_goes_round(tmp_path: Path) -> None:
     value["stages"][1]["takes"] = {}
     with pytest.raises(FormatError, match="owes must stand beside takes, and name no other stages"):
         stage_costs_from_json(value)
-
-
-def test_a_graph_is_profiled_solved_and_planned_from_the_command_line(
-        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    problem, schedule = str(tmp_path / "problem.json"), str(tmp_path / "schedule.json")
-    assert main(["profile", "--stages", f"{__name__}:stages", "--repeats", "1", "--problem", problem,
-                 "--backward", "split"]) == 0
-    assert "4 stages on CPU" in capsys.readouterr().out
-    assert main(["solve", problem, "-n", "2", "--effort", "0.2", "--quiet", "-o", schedule]) == 0
-    assert main(["plan", schedule, "-o", str(tmp_path / "plan.json")]) == 0
-    assert json.loads((tmp_path / "plan.json").read_text())["stages"] == [0, 1, 2, 3]
 
 
 def test_a_skipped_stage_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,22 +65,6 @@ def test_what_a_job_says_and_what_is_left_of_one_that_failed(path: str, monkeypa
     assert (b.losses, b.steps) == ((0.5, 1.5), 2)  # the mean over ranks, of batches that both made
 
 
-def test_one_that_is_killed_is_named_and_its_turns_come_free(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    ends(monkeypatch, a="well", b="waits")
-    folders: list[Path] = []
-
-    def kill(workers: Sequence[JobWorker], folder: Path) -> None:
-        folders.append(folder)
-        assert [(worker.job, worker.rank) for worker in workers] == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
-        for worker in workers[2:]:
-            worker.process.send_signal(signal.SIGKILL)
-
-    found = replay_in_processes(path, SharedOptions(BOTH), beside=kill)
-    assert found.jobs[0].fault is None
-    assert found.jobs[1].fault in ("rank 0 was ended by SIGKILL", "rank 1 was ended by SIGKILL")
-    assert not folders[0].exists()
-
-
 def test_no_process_is_left_where_something_goes_wrong(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ends(monkeypatch, a="waits", b="waits")
     started: list[JobWorker] = []

@@ -61,8 +61,3 @@ def test_the_others_do_not_go_into_the_saving(said: list[int], tmp_path: Path) -
     assert said == [1]
     with pytest.raises(JobOver):
         own._await([("B0", 2)])
-
-
-def test_nothing_is_asked_where_nothing_is_saved(said: list[int], tmp_path: Path) -> None:
-    runner(tmp_path, every=3)._finish()
-    assert said == []

@@ -31,23 +31,6 @@ def test_jobs_take_turns_and_laps_go_on_counting(found: Turns) -> None:
             found.give([0])
 
 
-def test_who_is_not_next_waits(found: Turns) -> None:
-    order = []
-
-    def run(job: str, steps: range) -> None:
-        for step in steps:
-            found.take((job, "F", step), [0])
-            order.append((job, step))
-            found.give([0])
-
-    threads = [threading.Thread(target=run, args=(job, range(4))) for job in "ba"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(300)
-    assert order == [(job, step) for step in range(4) for job in "ab"]
-
-
 def test_what_is_over_is_skipped_and_takes_no_turn(found: Turns) -> None:
     found.end("a", [0, 1])
     found.take(("b", "F", 0), [0])
@@ -75,12 +58,3 @@ def test_a_job_that_is_over_while_it_has_the_turn_keeps_it_until_it_gives_it_bac
     found.give([0])
     other.join(300)
     assert order == [("a", 0), ("b", 0), ("b", 1)]
-
-
-def test_a_job_over_on_one_device_goes_on_on_another(found: Turns) -> None:
-    found.end("b", [0])
-    found.take(("b", "F", 1), [1])
-    found.give([1])
-    found.take(("a", "F", 0), [0])
-    found.give([0])
-    found.take(("a", "F", 1), [0])

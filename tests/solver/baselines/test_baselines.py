@@ -62,14 +62,6 @@ def test_interleaved(p: int, chunks: int, groups: int) -> None:
     assert max(schedule.peak_memory) == schedule.peak_memory[0]
 
 
-@pytest.mark.parametrize("chunks", [2, 3, 4])
-@pytest.mark.parametrize("p", [2, 4])
-def test_interleaved_with_a_single_group(p: int, chunks: int) -> None:
-    """As many micro-batches as devices: still (p - 1)(F + B) / v idle."""
-    schedule = baseline("interleaved", pipeline(loop(p, chunks), forward=1, backward=2), p)
-    assert idle(schedule) == [(p - 1) * 3] * p
-
-
 @pytest.mark.parametrize(("p", "m"), [(p, m) for p, m in SIZES if m >= p])
 @pytest.mark.parametrize(("f", "i", "w"), TIMES)
 def test_zb_h1(p: int, m: int, f: int, i: int, w: int) -> None:
@@ -96,11 +88,6 @@ def test_a_split_backward_runs_back_to_back(name: str, stages: list[int], n: int
     order = [split.problem.blocks[o.block].name for o in split.device_orders[0]]
     assert all(order[i + 1] == "w" + name[1:] for i, name in enumerate(order) if name.startswith("b"))
     assert split.makespan <= full.makespan
-
-
-def test_inference_runs_forwards_only() -> None:
-    schedule = baseline("gpipe", pipeline(chain(4), backward=None), 10)
-    assert schedule.makespan == 13
 
 
 # -- when they do not apply --------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from weft.solver.control.parallel import cores, mapped, processes
+from weft.solver.control.parallel import mapped, processes
 
 
 def _squared(number: int) -> tuple[int, int]:
@@ -44,7 +44,3 @@ def test_workers_end_with_the_block_whatever_they_do() -> None:
         pool.submit(_squared, 1).result()
         pool.submit(time.sleep, 600.0)
     assert time.monotonic() - began < 60 and not multiprocessing.active_children()
-
-
-def test_there_is_a_core() -> None:
-    assert cores() >= 1

@@ -115,14 +115,6 @@ def test_time_in_which_nothing_holds_an_operation_is_a_wait() -> None:
     assert path.length == 4
 
 
-def test_memory_is_named_where_it_forces_the_order() -> None:
-    """The second forward is ready at 1 but needs what the backward gives back at 3."""
-    tight, ample = (critical_path(timed(pipeline(chain(1), memory=cap), 2, [[(0, 0), (1, 0), (0, 1), (1, 1)]]))
-                    for cap in (1, 2))
-    assert [step.reason for step in tight.steps] == ["start", "device", "memory", "device"]
-    assert [step.reason for step in ample.steps] == ["start", "device", "device", "device"]
-
-
 # -- idle time -------------------------------------------------------------------------------------------------------
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,9 @@ from weft.solver.io.entries import FormatError
 from weft.solver.io.schedule_files import load_schedule, save_schedule, schedule_from_json, schedule_to_json
 from weft.solver.judge.claims import judge_claims
 from weft.solver.judge.validate import statements, violations
-from weft.solver.period.periodic import Periodic
 from weft.solver.schedule import Repetend, Schedule
 from weft.solver.step.search import solve
-from weft.solver.step.stretch import at_its_times, unroll
-from weft.solver.ticks import TickProblem
+from weft.solver.step.stretch import unroll
 
 
 @pytest.fixture(scope="module")
@@ -148,17 +145,6 @@ def test_an_unrolled_schedule_states_nothing_of_the_one_it_was(steady: Schedule)
         alternatives=[{"placement": "here", "bound": 1.0, "makespan": steady.makespan, "verdict": "chosen"}]), 20)
     assert verdict(longer).faults == []
     assert not {"alternatives", "bound_over_placements", "history"} & set(longer.solver)
-
-
-def test_blocks_that_wait_no_longer_have_the_period_of_their_order() -> None:
-    """What is unrolled starts as early as it can: every 2, where it was made to start every 3."""
-    from tests.solver.judge.test_validate import block, problem
-
-    instance = TickProblem.of(problem(block("a", duration=2)))
-    slow = at_its_times(Periodic(instance, 3 / instance.tick, (Fraction(0),)), 3)
-    assert slow.period == 3
-    assert statements(slow).false == []
-    assert unroll(slow, 6).period == 2
 
 
 def test_peaks_are_exact() -> None:

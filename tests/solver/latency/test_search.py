@@ -68,16 +68,6 @@ def judged_at(found: Periodic) -> None:
         assert took == pytest.approx(found.instance.time(found.latency))
 
 
-@pytest.mark.parametrize("limit", [4, Fraction(9, 2), 7, 100])
-def test_one_stage_a_device_takes_its_critical_path_at_any_throughput(limit: Fraction | int) -> None:
-    problem = forwards(chain(4), [3, 1, 4, 2], lag=1)
-    found = search(problem, limit)
-    assert found.proven
-    assert found.best.latency == found.bound == 13 == longest_chain(TickProblem.of(problem), limit)
-    assert found.best.period == 4
-    judged_at(found.best)
-
-
 @pytest.mark.parametrize(("limit", "latency", "period"), [(4, 10, 4), (5, 10, 4), (Fraction(59, 10), 10, 4), (6, 8, 6),
                                                          (7, 8, 6), (8, 8, 6)])
 def test_two_rounds_over_two_devices_are_either_fast_or_frequent(limit: Fraction | int, latency: int,
@@ -91,35 +81,6 @@ def test_two_rounds_over_two_devices_are_either_fast_or_frequent(limit: Fraction
     assert found.best.latency * tick == found.bound * tick == latency
     assert found.best.period * tick == period
     judged_at(found.best)
-
-
-def test_the_best_period_can_be_a_fraction() -> None:
-    """Blocks 1, 3, 3, 1 on A, B, A, B, transfers 2, 2, 0. At most every 5, A's second block starts after the next but
-    one's first, at 1 + 2 P, so the latency is 5 + 2 P; B's second starts 8 after its first, before the next but one's,
-    hence 8 <= 2 P - 1: best is P = 9/2. Whole periods allow no less than 15."""
-    problem = Problem("A B A B", (Device("A"), Device("B")), tuple(
-        Block(f"f{s}", BlockKind.FORWARD, (s % 2,), duration, (), (), (Dependency(f"f{s - 1}", lag),) if s else ())
-        for s, (duration, lag) in enumerate(((1, 0), (3, 2), (3, 2), (1, 0)))))
-    found = search(problem, 5)
-    assert found.proven and found.bound == found.best.latency == 14
-    assert found.best.period == Fraction(9, 2)
-    judged_at(found.best)
-    whole = least_latency_on_grid(problem, Fraction(5), Fraction(1))
-    assert whole is not None and whole[1] == 15
-
-
-def test_memory_makes_a_frequent_micro_batch_wait() -> None:
-    """V on two devices, F = 1, B = 2, three activations: 12 alone, but longer at one every 7."""
-    alone, often = search(pipeline(v(2), memory=3), 12), search(pipeline(v(2), memory=3))
-    assert alone.proven and often.proven
-    assert alone.best.latency == 12
-    assert often.best.period == 7 and often.best.latency > 12
-    judged_at(often.best)
-
-
-def test_a_tighter_memory_allows_no_less_latency() -> None:
-    latencies = [search(pipeline(v(2), memory=memory), 8).bound for memory in (3, 4, 6)]
-    assert latencies == sorted(latencies, reverse=True)
 
 
 def test_a_link_that_is_busy_delays_the_second_transfer() -> None:
@@ -259,12 +220,3 @@ def test_a_period_that_the_heights_rule_out_has_no_schedule() -> None:
     instance = TickProblem.of(pipeline(chain(1), memory=1))
     (pair,) = instance.shared_pairs()
     assert FixedHeights(instance, {pair: 0}).best(Fraction(1), Fraction(sum(instance.durations) - 1)) is None
-
-
-def test_waiting_a_period_longer_takes_as_much_latency() -> None:
-    """With height 1 the next micro-batch's F lies between F and B: the period is the same, the latency longer."""
-    instance = TickProblem.of(pipeline(chain(1), memory=2))
-    (pair,) = instance.shared_pairs()
-    soon, late = (FixedHeights(instance, {pair: height}).best(Fraction(1), Fraction(100)) for height in (0, 1))
-    assert soon is not None and late is not None
-    assert late.period == soon.period and late.latency > soon.latency

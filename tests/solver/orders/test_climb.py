@@ -12,7 +12,7 @@ from tests.oracles.whole import least_makespan
 from tests.support.builders import pipeline
 from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.validate import validate
-from weft.solver.orders.climb import Climb, Decided
+from weft.solver.orders.climb import Climb
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.periodic import repeat
 from weft.solver.problem import Problem
@@ -100,14 +100,3 @@ def test_what_a_bound_rules_out_is_not_looked_at(monkeypatch: pytest.MonkeyPatch
     before = climb.budget.deterministic_used
     climb.run(climb.budget.slice())
     assert len(climb.kept) == 1 and climb.budget.deterministic_used == before
-
-
-def test_few_are_kept_and_of_one_decision_the_best() -> None:
-    climb = begun()
-    climb.run(climb.budget.slice())
-    known = list(climb.kept)
-    assert len({kept.decision for kept in known}) == len(known)
-    assert max(sum(kept.makespan == other.makespan for kept in known) for other in known) <= 2
-    assert max(sum(kept.decision.group == group for kept in known) for group in (0, 1)) <= 6
-    climb.keep(Decided(known[-1].decision, known[-1].schedule))
-    assert climb.kept == known

@@ -55,15 +55,6 @@ def test_overflow_is_the_sum_over_devices(kernel_class: type[Kernel], kind: str,
 
 
 @kernels
-def test_overflow_of_a_tight_pipeline_is_counted(kernel_class: type[Kernel]) -> None:
-    some = tight(case("pipeline", 0))
-    kernel = kernel_class(some.tables)
-    kernel.set(some.flat)
-    assert kernel.overflow == exceeded(some) > 0
-    assert kernel.best == NEVER and not len(kernel.best_rows)
-
-
-@kernels
 def test_orders_that_wait_in_a_circle_are_told(kernel_class: type[Kernel]) -> None:
     found = 0
     for number in range(40):

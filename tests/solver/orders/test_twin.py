@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.oracles.generated import drawn
 from tests.oracles.whole import least_makespan
-from tests.support.builders import any_order, chain, pipeline
+from tests.support.builders import any_order
 from tests.support.kernels import KERNELS, KINDS, Kernel, case, tight
 from weft.solver.judge.validate import validate
 from weft.solver.orders.tables import Tables
@@ -98,14 +98,6 @@ def test_annealing_finds_the_optimum_of_tiny_problems(kernel_class: type[Kernel]
     for seed in range(4):
         kernel.anneal(100, mean, mean / 100, 10.0 * mean, seed)
     assert kernel.best == NEVER if best is None else instance.time(kernel.best) == pytest.approx(float(best))
-
-
-@kernels
-def test_orders_that_do_not_fit_are_repaired(kernel_class: type[Kernel]) -> None:
-    kernel = started(kernel_class, pipeline(chain(2), memory=2), 6, 0)
-    assert kernel.overflow > 0 and kernel.best == NEVER
-    assert kernel.anneal(1500, 1.5, 0.05, 15.0, 0)
-    assert not kernel.overflow and kernel.best == 21  # the work of a device, and 3 while the other one begins and ends
 
 
 @kernels

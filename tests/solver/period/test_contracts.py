@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
 from math import ceil, inf
-from typing import ClassVar, Self
 
 import pytest
 
@@ -20,7 +19,6 @@ from tests.support.builders import chain, loop, pipeline, uneven, v
 from weft.solver.cpsat.budget import Budget, Slice
 from weft.solver.judge.validate import violations
 from weft.solver.period.bracket import Bracket
-from weft.solver.period.climb import Bisection
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.periodic import Periodic
 from weft.solver.period.registry import IMPROVERS, REFUTERS
@@ -103,15 +101,6 @@ def _union(parts: Sequence[tuple[Problem, int]]) -> tuple[Problem, int]:
     return Problem("side by side", tuple(devices), tuple(blocks)), max(least for _, least in parts)
 
 
-@pytest.mark.slow
-def test_the_two_oracles_agree() -> None:
-    """All offsets of all blocks, and block after block of a chain."""
-    for tiny in tiny_problems():
-        problem = tiny.instance.problem
-        if problem.name == "uniform" and len(problem.blocks) == 4 and tiny.least <= 8:
-            assert least_whole_period(problem, 20) == least_chain_period(problem, 20)
-
-
 # -- refuters ----------------------------------------------------------------------------------------------------------
 
 
@@ -142,40 +131,12 @@ def wrong_refutations(refuters: Sequence[type[Refuter]]) -> tuple[list[str], Cou
     return wrong, asked, sharp
 
 
-class _Eager(Refuter):
-    """Wrong: says that no micro-batch starts before the one before has ended."""
-
-    name: ClassVar[str] = "eager"
-
-    def __init__(self, least: int) -> None:
-        self.least = least
-
-    @classmethod
-    def of(cls, bracket: Bracket, task: Task) -> Self | None:
-        """Of any problem."""
-        return cls(sum(bracket.instance.durations))
-
-    def steps(self) -> Bisection:
-        """Not asked here."""
-        return Bisection()
-
-    def refutes(self, periods: Sequence[int], time: Slice) -> list[int]:
-        """All below one micro-batch at a time."""
-        return [period for period in periods if period < self.least]
-
-
 @pytest.mark.slow
 def test_no_refuter_refutes_what_brute_force_achieves() -> None:
     wrong, asked, sharp = wrong_refutations(REFUTERS)
     assert not wrong, wrong[:5]
     assert all(asked[technique.name] >= 15 for technique in REFUTERS), asked
     assert all(sharp[technique.name] >= 10 for technique in REFUTERS), sharp
-
-
-@pytest.mark.slow
-def test_a_wrong_refuter_is_noticed() -> None:
-    wrong, _, _ = wrong_refutations((_Eager,))
-    assert len(wrong) > COUNT / 2
 
 
 # -- improvers ---------------------------------------------------------------------------------------------------------
@@ -223,29 +184,8 @@ def refused_offers(improvers: Sequence[type[Improver]]) -> tuple[list[str], Coun
     return refused, offered
 
 
-class _Hasty(Improver):
-    """Wrong: the trivial schedule at nine tenths of its period."""
-
-    name: ClassVar[str] = "hasty"
-
-    @classmethod
-    def of(cls, bracket: Bracket, task: Task) -> Self | None:
-        """Of any problem."""
-        return cls()
-
-    def improve(self, bracket: Bracket, time: Slice) -> None:
-        """The same starts, closer together."""
-        bracket.offer(replace(bracket.best, period=bracket.best.period * Fraction(9, 10)), self.name)
-
-
 @pytest.mark.slow
 def test_no_improver_offers_what_the_judge_refuses() -> None:
     refused, offered = refused_offers(IMPROVERS)
     assert not refused, refused[:5]
     assert all(offered[technique.name] >= 20 for technique in IMPROVERS), offered
-
-
-@pytest.mark.slow
-def test_a_wrong_improver_is_noticed() -> None:
-    refused, offered = refused_offers((_Hasty,))
-    assert offered["hasty"] == COUNT and len(refused) > COUNT / 4

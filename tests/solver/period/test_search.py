@@ -5,13 +5,11 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from fractions import Fraction
-from math import ceil
 
 import pytest
 
 from tests.support.builders import chain, judged, pipeline, v
 from tests.support.tessel_shapes import TESSEL_PROBLEMS, shape
-from weft.solver.bounds import steady_bound
 from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.validate import validate
 from weft.solver.period.bracket import Bracket
@@ -21,7 +19,7 @@ from weft.solver.period.search import find_period
 from weft.solver.period.shorten import shorten_latency
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Number, Problem
 from weft.solver.relations.fixed_order import FixedOrder
-from weft.solver.relations.min_dist import least_distances, least_open_period, takes_before_giving
+from weft.solver.relations.min_dist import least_open_period, takes_before_giving
 from weft.solver.schedule import Schedule
 from weft.solver.step.edges import complete
 from weft.solver.ticks import TickProblem
@@ -63,14 +61,6 @@ def test_tight_m_shapes_have_a_period_above_their_load_and_it_is_proven_exactly(
     assert found.best.period == found.refuted == period
 
 
-def test_a_chain_with_half_the_memory_takes_twice_the_period() -> None:
-    """One activation at a time on every device: a stage waits for the whole round trip below it."""
-    ample, tight = search(pipeline(chain(4), memory=4)), search(pipeline(chain(4), memory=1))
-    assert ample.best.period == 3
-    assert tight.best.period == 12
-    assert ample.proven and tight.proven
-
-
 def test_unequal_durations_are_settled_by_the_closure_alone() -> None:
     durations = [81, 97, 118, 88, 104, 110, 93, 85]
     problem = Problem("v", tuple(Device(f"gpu{d}", 5) for d in range(8)), tuple(
@@ -84,15 +74,6 @@ def test_unequal_durations_are_settled_by_the_closure_alone() -> None:
     assert least_open_period(instance, sum(instance.durations)) == found.best.period
 
 
-def test_a_fractional_period_is_found_and_proven() -> None:
-    """x and y wait for each other across two micro-batches: 5 steps of work for every two periods."""
-    problem = Problem("two", (Device("a"), Device("b")), (
-        Block("x", BlockKind.FORWARD, (0,), 2, after=(Dependency("y", distance=2),)),
-        Block("y", BlockKind.FORWARD, (1,), 3 - 1, after=(Dependency("x", lag=1),))))
-    found = search(problem)
-    assert found.best.period == found.refuted == Fraction(5, 2)
-
-
 def test_a_link_that_carries_one_transfer_at_a_time_bounds_the_period() -> None:
     def problem(link: str | None) -> Problem:
         sends = [Dependency("a", 3, link), Dependency("b", 3, link)]
@@ -103,14 +84,6 @@ def test_a_link_that_carries_one_transfer_at_a_time_bounds_the_period() -> None:
 
     assert search(problem(None)).best.period == 2
     assert search(problem("wire")).best.period == 6
-
-
-def test_the_closure_refutes_below_the_optimum_only() -> None:
-    instance = TickProblem.of(m_shape(4, 2, [8, 11, 9, 10]))
-    found = search(instance.problem)
-    assert found.proven
-    best = found.best.period
-    assert all(least_distances(instance, period) is not None for period in range(ceil(best), 80))
 
 
 def test_where_a_block_gives_before_another_takes_only_the_load_is_proven() -> None:
@@ -176,13 +149,6 @@ def test_a_completed_repetend_is_valid_for_any_number_of_micro_batches(edge: int
         validate(Schedule(problem, micro_batches, operations, 0.0))
         if micro_batches == 40:
             assert max(operation.end for operation in operations) <= repeated
-
-
-def test_memory_bounds_the_steady_state() -> None:
-    """V shape, F = 1, B = 3, memory 3: 16/3 per micro-batch, by Little's law on the first device."""
-    instance = TickProblem.of(pipeline(chain(4), forward=1, backward=3, memory=3))
-    assert steady_bound(instance) == Fraction(16, 3)
-    assert search(instance.problem).best.period == 8  # with one micro-batch per period
 
 
 def test_decimal_durations_are_exact_and_others_are_rounded_up() -> None:

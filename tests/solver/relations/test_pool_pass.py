@@ -74,17 +74,17 @@ def test_what_fits_in_order_never_gets_stuck(number: int) -> None:
         assert all(found[block, m] + instance.durations[block] <= found[block, m + 1] for m in range(3))
 
 
+def test_plain_orders_stay_as_they_are() -> None:
+    plain = pipeline(chain(2), memory=1)
+    rows = [[(0, 0), (3, 0)], [(1, 0), (2, 0)]]
+    assert paced(TickProblem.of(plain), 1, rows) is rows
+
+
 #: The GPU takes 1 for a block, its network gives that back 3 later; there is room for two.
 SENDER = Problem("p", (Device("gpu", 2), Device("net", lane_of="gpu")), (
     Block("f", BlockKind.FORWARD, (0,), 1, (1,)),
     Block("s", BlockKind.OTHER, (1,), 3, (-1,), (), (Dependency("f"),))))
 ROWS = [[(0, m) for m in range(4)], [(1, m) for m in range(4)]]
-
-
-def test_plain_orders_stay_as_they_are() -> None:
-    plain = pipeline(chain(2), memory=1)
-    rows = [[(0, 0), (3, 0)], [(1, 0), (2, 0)]]
-    assert paced(TickProblem.of(plain), 1, rows) is rows
 
 
 def test_a_block_waits_until_a_lane_has_given_back() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +15,7 @@ from tests.support.examples import slow
 from weft.app.lib.case import Case, CasePlacement
 from weft.app.lib.options import SearchOptions
 from weft.app.solving.solve import solve_case
-from weft.cli.main import main
 from weft.solver.baselines import baseline
-from weft.solver.io.problem_files import save_problem
 from weft.solver.judge.validate import validate
 from weft.solver.period.improvers.starts import STARTS
 from weft.solver.problem import Problem
@@ -154,12 +151,3 @@ def test_a_fault_on_one_placement_leaves_the_others(monkeypatch: pytest.MonkeyPa
     validate(schedule)
     assert schedule.solver["stopped"] == "p1: Fault: injected"
     assert schedule.solver["bound_over_placements"] <= schedule.makespan
-
-
-def test_the_command_says_what_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str],
-                                      monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.solver.step.phases.steady_state.find_period", failing)
-    save_problem(problem(), tmp_path / "problem.json")
-    assert main(["solve", str(tmp_path / "problem.json"), "-n", "8", "--effort", "0.5", "--quiet"]) == 0
-    assert ("a part of the search failed, this is the best without it: repetend: Fault: injected"
-            in capsys.readouterr().out)

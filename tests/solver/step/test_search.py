@@ -6,7 +6,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partialmethod
 
 import pytest
@@ -17,7 +16,6 @@ from experiments.lib.generated import suite
 from tests.support.builders import pipeline, v
 from tests.support.examples import slow
 from tests.support.tessel_shapes import shape
-from weft.solver.baselines import BASELINES, NotApplicable, baseline
 from weft.solver.cpsat.budget import Budget
 from weft.solver.period.improvers.starts import STARTS
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
@@ -47,35 +45,10 @@ def test_a_tessel_problem_of_eight_micro_batches_has_a_steady_state(kind: str) -
     assert schedule.repetend is not None
 
 
-def test_unrolling_a_solved_schedule_is_no_search() -> None:
-    schedule = solve(shape("m", 4, 6), 64, effort=0.5)
-    longer = unroll(schedule, 4096)
-    assert longer.makespan == schedule.makespan + 6 * (4096 - 64)
-    assert longer.repetend is not None and schedule.repetend is not None
-    assert longer.repetend.count == schedule.repetend.count + 4096 - 64
-
-
 def test_unrolling_to_fewer_than_the_edges_take_is_refused() -> None:
     schedule = solve(shape("m", 4, 6), 64, effort=0.5)
     with pytest.raises(ValueError, match=r"warm-up and cool-down take \d+ micro-batches, it cannot run 1"):
         unroll(schedule, 1)
-
-
-def test_the_first_answer_comes_before_the_search_and_answers_only_improve() -> None:
-    seen: list[Progress] = []
-    final = solve(shape("nn", 4, 6), 8, effort=1, on_progress=seen.append)
-    assert seen[0].phase == "baselines"
-    makespans = [progress.best.makespan for progress in seen]
-    assert makespans == sorted(makespans, reverse=True)
-    assert makespans[-1] == final.makespan
-    bounds = [progress.best.makespan_bound for progress in seen]
-    assert bounds == sorted(bounds)
-
-
-def test_the_same_seed_repeats_a_run() -> None:
-    problem = pipeline(v(2), forward=3, split=(4, 2), memory=3)
-    first, second = (solve(problem, 6, effort=1, seed=7) for _ in range(2))
-    assert first.operations == second.operations
 
 
 def test_a_known_schedule_is_a_place_to_start_from() -> None:
@@ -83,11 +56,6 @@ def test_a_known_schedule_is_a_place_to_start_from() -> None:
     best = solve(problem, 8, effort=1)
     again = solve(problem, 8, effort=0.01, start=best)
     assert again.makespan <= best.makespan
-
-
-def test_a_time_limit_returns_the_best_so_far() -> None:
-    schedule = solve(pipeline(v(8), forward=3, split=(4, 2), memory=7), 24, time_limit=0.05)
-    assert schedule.makespan_bound <= schedule.makespan
 
 
 def test_ctrl_c_returns_the_best_so_far() -> None:
@@ -113,15 +81,6 @@ def test_too_little_memory_names_the_device_and_what_works() -> None:
     assert solve(enough, 4, effort=1).peak_memory[0] == 7
 
 
-def test_memory_that_piles_up_is_explained_with_the_number_of_micro_batches() -> None:
-    problem = Problem("leak", (Device("gpu", 10),), (Block("a", BlockKind.FORWARD, (0,), 1, (3,)),),
-                      memory_unit="MB")
-    assert solve(problem, 3, effort=1).makespan == 3
-    with pytest.raises(Infeasible, match=r"leaves 3 MB behind, and there are 4.*'gpu' has 10 MB, 2 MB too little: "
-                                         r"the least that works is 12 MB"):
-        solve(problem, 4)
-
-
 @pytest.mark.parametrize(("micro_batches", "message"), [(0, "at least 1"), (10**6, f"more than {MAX_OPERATIONS}")])
 def test_absurd_numbers_of_micro_batches_are_refused(micro_batches: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -143,34 +102,6 @@ def test_memory_given_before_it_is_taken_does_not_break_the_search() -> None:
         Block("b0", BlockKind.FORWARD, (0,), 1, (1,))))
     for micro_batches in (3, 9):
         assert solve(problem, micro_batches, effort=1).makespan >= 3 * micro_batches
-
-
-def split_backwards(problem: Problem) -> Problem:
-    """Every backward of one device as an input gradient, which others wait for, and a weight gradient."""
-    blocks: list[Block] = []
-    for block in problem.blocks:
-        if block.kind != BlockKind.BACKWARD or len(block.devices) > 1:
-            blocks.append(block)
-            continue
-        blocks.append(replace(block, kind=BlockKind.INPUT_GRAD, duration=2, memory=(0,)))
-        blocks.append(Block(f"{block.name}w", BlockKind.WEIGHT_GRAD, block.devices, 1, block.memory, (),
-                            (Dependency(block.name),)))
-    return replace(problem, blocks=tuple(blocks))
-
-
-@pytest.mark.parametrize("kind", ["chain", "m", "nn", "k"])
-@pytest.mark.parametrize("split", [False, True])
-@pytest.mark.parametrize("devices", [2, 4, 8])
-def test_every_known_schedule_that_applies_to_a_shape_runs_to_its_end(kind: str, split: bool, devices: int) -> None:
-    problem = split_backwards(shape(kind, devices, 6)) if split else shape(kind, devices, 6)
-    ran = []
-    for name in BASELINES:
-        for micro_batches in (1, 2, 8, 17):
-            try:
-                ran.append(baseline(name, problem, micro_batches).makespan)
-            except NotApplicable:
-                continue
-    assert ran
 
 
 def test_an_unknown_technique_is_refused_by_name() -> None:

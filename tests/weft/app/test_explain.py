@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -19,14 +18,12 @@ from tests.support.paths import DATA
 from tests.support.strategies import problems, schedules
 from tests.support.tessel_shapes import shape
 from tests.support.wide_problems import schedule_of_jobs
-from weft.cli.main import main
 from weft.solver.cpsat.budget import Budget
 from weft.solver.diagnose.bubbles import idle_times
 from weft.solver.diagnose.sensitivity import WhatIf, changes, what_if
 from weft.solver.feasibility.infeasible import Infeasible, require_room
 from weft.solver.feasibility.memory_conflict import forced_collision, held_together, in_flight
-from weft.solver.io.problem_files import load_problem, save_problem
-from weft.solver.io.schedule_files import save_schedule
+from weft.solver.io.problem_files import load_problem
 from weft.solver.judge.validate import validate
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.schedule import Schedule
@@ -299,25 +296,6 @@ def test_waiting_for_the_other_devices_of_a_block_has_a_name_of_its_own() -> Non
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
-
-
-def test_the_command_explains_schedules_and_problems(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    schedule = solve(pipeline(chain(2), memory=2), 4, effort=0.5)
-    save_schedule(schedule, tmp_path / "schedule.json")
-    save_problem(schedule.problem, tmp_path / "problem.json")
-    assert main(["explain", str(tmp_path / "schedule.json")]) == 0
-    from_schedule = capsys.readouterr().out
-    assert "Critical path" in from_schedule
-    assert main(["explain", str(tmp_path / "problem.json"), "-n", "4", "--effort", "0.5", "--quiet", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["makespan"] == schedule.makespan
-
-
-def test_the_command_says_no_where_nothing_fits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    save_problem(pipeline(v(2), memory=1), tmp_path / "problem.json")
-    assert main(["explain", str(tmp_path / "problem.json"), "-n", "4"]) == 1
-    assert "the least that works is 2 B" in capsys.readouterr().out
-    assert main(["explain", str(tmp_path / "problem.json")]) == 2
-    assert "give it (--micro-batches N)" in capsys.readouterr().err
 
 
 # -- lanes, jobs and options -------------------------------------------------------------------------------------

@@ -156,13 +156,6 @@ def test_what_no_device_can_run_is_refused_in_one_sentence(saved: Path, tmp_path
     assert not (tmp_path / "x.svg").exists()
 
 
-def test_a_note_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    schedule = baseline("1f1b", pipeline(chain(2)), 2)
-    weft.export_schedule(schedule, tmp_path / "o.csv", format="pytorch-comms", torch="2.9")
-    assert run("import", tmp_path / "o.csv", "-o", tmp_path / "s.json") == 0
-    assert capsys.readouterr().out.count("note      ") == 1
-
-
 def test_a_tessel_schedule_is_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     schedule = solve(shape("k", 2, 6), 6, effort=0.2)
     save_schedule(schedule, tmp_path / "s.json")

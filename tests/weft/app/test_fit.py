@@ -120,15 +120,6 @@ def test_blocks_on_several_devices_and_busy_links() -> None:
     assert [(row.fitted, row.count) for row in found.transfers] == [(2, 4)]  # later ones queue, the first does not
 
 
-def test_the_next_solve_is_on_real_figures() -> None:
-    planned = pipeline(chain(2), split=(1, 1), memory=2)
-    true = truly(planned, {"f1": 4.0, "b1": 3.0}, 0)
-    found = fit(planned, [run_of(baseline("zb-h1", planned, 6), true)])
-    orders = [[(o.block, o.micro_batch) for o in row] for row in solve(found.problem, 6, effort=1).device_orders]
-    again = max(operation.end for operation in time_orders(true, 6, orders))
-    assert again == pytest.approx(solve(true, 6, effort=1).makespan)
-
-
 def test_a_block_that_did_not_run_keeps_its_plan() -> None:
     planned = pipeline(chain(2))
     timeline = run_of(baseline("1f1b", planned, 2), planned)

@@ -17,9 +17,8 @@ from weft.cli.main import main
 from weft.models.spec.spec import Spec, parse_spec
 from weft.solver import Infeasible
 from weft.solver.feasibility.infeasible import NoneFound
-from weft.solver.io.problem_files import save_problem
 from weft.solver.io.schedule_files import load_schedule
-from weft.solver.problem import Block, BlockKind, Device, Problem
+from weft.solver.problem import BlockKind
 from weft.solver.schedule import Schedule
 
 TENSOR = """
@@ -63,13 +62,6 @@ def test_it_says_what_overlap_brings(tensor: Schedule) -> None:
     assert "overlap   without overlap " in text and "with overlap " in text and "(−" in text
     chosen = [row for row in tensor.solver["alternatives"] if row["verdict"] == "chosen"]
     assert [row["placement"] for row in chosen] == [tensor.solver["placement"]]
-
-
-@pytest.mark.slow
-def test_an_effort_repeats_it_exactly(tensor: Schedule) -> None:
-    again = solved(TENSOR)
-    assert (again.operations, again.choices, again.makespan_bound) == (
-        tensor.operations, tensor.choices, tensor.makespan_bound)
 
 
 def test_a_file_of_it_passes_the_check_and_is_drawn(tensor: Schedule, tmp_path: Path,
@@ -146,13 +138,6 @@ def test_inference_has_no_gradients_but_collectives() -> None:
 def test_what_cannot_be_asked_is_refused(spec: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises((ValueError, Infeasible), match=message):
         weft.solve(parse_spec(spec), **{"overlap": "auto", "effort": 0.5, **options})
-
-
-def test_a_block_problem_is_refused_and_told_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "problem.json"
-    save_problem(Problem("p", (Device("gpu0"),), (Block("F0", BlockKind.FORWARD, (0,), 1),)), path)
-    assert main(["solve", str(path), "-n", "2", "--overlap", "auto"]) == 2
-    assert "overlap is for a model spec" in capsys.readouterr().err
 
 
 def test_without_overlap_a_model_on_every_gpu_sums_behind_its_computation() -> None:

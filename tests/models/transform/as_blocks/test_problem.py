@@ -92,17 +92,6 @@ def test_finer_blocks_let_gradients_be_summed_beside_the_backward() -> None:
     assert fine.makespan < coarse.makespan
 
 
-def test_messages_have_a_lane_in_each_direction_and_collectives_have_both() -> None:
-    blocks = plan_blocks(PLANS["interlaced"].plan().preserve(), ALIKE)
-    names = [device.name for device in blocks.problem.devices]
-    assert set(names[4:]) <= {f"device {d} {way}" for d in range(4) for way in ("in", "out")} and len(names) > 8
-    for block, entry in zip(blocks.problem.blocks, blocks.blocks, strict=True):
-        if entry.joined:
-            on = sorted(names[device] for device in block.devices)
-            assert len(on) == (2 if len(entry.devices) == 2 else 2 * len(entry.devices))
-            assert {name[-2:] for name in on} == {"in", "ut"}
-
-
 def test_micro_batches_in_turn_lose_no_schedule() -> None:
     """Every order of two devices' blocks against those that keep micro-batches in turn: the best is as good."""
     def stages(micro_batches: int) -> TransformPlan:

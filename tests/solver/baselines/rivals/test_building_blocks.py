@@ -90,11 +90,6 @@ def test_memory_without_a_limit_is_not_wasted() -> None:
     assert max(schedule.peak_memory) <= 1.1 * 16
 
 
-def test_the_same_problem_gives_the_same_schedule() -> None:
-    problem = pipeline(v(4), forward=3, split=(2, 2), memory=5)
-    assert BASELINES["v-block"].orders(problem, 12) == BASELINES["v-block"].orders(problem, 12)
-
-
 def test_extended_repeats_what_repeats() -> None:
     """1F1B made for few micro-batches and repeated is 1F1B for many; made for all where nothing repeats."""
     problem = pipeline(chain(4))

@@ -13,7 +13,7 @@ from tests.oracles.generated import drawn
 from tests.oracles.streams import drawn_stream, plain_streamer
 from tests.support.examples import slow
 from tests.support.lane_problems import laned_pipeline
-from weft.solver.baselines import NotApplicable, baseline
+from weft.solver.baselines import baseline
 from weft.solver.baselines.rivals.stream import block_places, demanded, tour
 from weft.solver.judge.validate import validate
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
@@ -77,11 +77,6 @@ def test_several_micro_batches_overlap() -> None:
     one, six = (baseline("stream", problem, count) for count in (1, 6))
     validate(six)
     assert six.makespan < 6 * one.makespan
-
-
-def test_less_than_a_slot_fits_nothing() -> None:
-    with pytest.raises(NotApplicable, match="even one micro-batch at a time does not fit"):
-        baseline("stream", drawn_stream(3, 0, 0), 1)
 
 
 @pytest.mark.parametrize("number", range(40))

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from tests.support.builders import chain, judged, pipeline, v
 from tests.support.examples import examples
 from tests.support.strategies import problems
-from tests.support.tessel_shapes import shape
 from weft.solver.period.improvers.list_schedule import list_periodic
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
 from weft.solver.relations.min_dist import least_open_period, takes_before_giving
@@ -40,12 +39,6 @@ def test_links_are_left_to_others() -> None:
               Block("F1", BlockKind.FORWARD, (1,), 1, (0,), (), (Dependency("F0", 2, "wire"),)))
     problem = Problem("wired", (Device("a"), Device("b")), blocks, (Link("wire", 0, 1),))
     assert list_periodic(TickProblem.of(problem), 2, 10) is None
-
-
-@pytest.mark.parametrize("kind", ["m", "nn", "k"])
-def test_blocks_on_all_devices(kind: str) -> None:
-    found = list_periodic(TickProblem.of(shape(kind, 4, 6)), 4, 60)
-    assert found is not None
 
 
 @settings(max_examples=examples(100))

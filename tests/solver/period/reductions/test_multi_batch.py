@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import pytest
 from hypothesis import assume, given, settings
 
@@ -24,17 +22,6 @@ from weft.solver.step.search import solve
 from weft.solver.step.stretch import unroll
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
-
-
-@pytest.mark.parametrize(("copies", "rate"), [(1, 8), (2, 6), (3, Fraction(16, 3))])
-def test_a_tight_chain_gains_from_longer_periods(copies: int, rate: Fraction) -> None:
-    """F = 1, B = 3, four devices, memory 3: the memory bound of 16/3 takes three micro-batches per period."""
-    instance = TickProblem.of(pipeline(chain(4), forward=1, backward=3, memory=3))
-    start = repeat_copies(one_at_a_time(instance), in_copies(instance, copies), copies)
-    found = find_period(start.instance, start, Budget(), deterministic=20)
-    assert found.best.rate == rate
-    assert found.proven
-    assert steady_bound(instance) == Fraction(16, 3)
 
 
 @pytest.mark.parametrize("micro_batches", [15, 16, 17, 100])

@@ -7,15 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.examples import slow
-from tests.support.memory_plans import GIB, GPT, T5, operator, profiled
-from tests.support.memory_rivals import (
-    balance_windows,
-    balanced,
-    between_layers,
-    keeping,
-    within_windows,
-)
-from tests.support.profile_chains import profile_chain, profile_rows, wider_gpt
+from tests.support.memory_plans import GPT, T5, operator, profiled
 from weft.models.candidates.memory_candidates import graph_chain
 from weft.models.hardware.devices import DEVICES
 from weft.models.spec.families import GptModel
@@ -36,15 +28,6 @@ def test_joint_decisions_reach_the_known_throughput_on_v100s(name: str, size: in
     assert plan.gap <= 2e-4
 
 
-def test_keeping_everything_trains_one_sample_at_a_time() -> None:
-    """GPT-1.3B, 4 stages, 32 GB: 9.6 samples a second with one in a micro-batch; two do not fit."""
-    plan = keeping(profiled(GPT, 1))
-    assert 1e9 / plan.time == pytest.approx(9.62, rel=0.005)
-    with pytest.raises(NoMemoryPlan):
-        keeping(profiled(GPT, 2))
-    assert 1e9 / plan_memory(profiled(GPT, 1)).time > 1.09e9 / plan.time
-
-
 def test_strict_rules_hold_more_and_so_are_slower() -> None:
     loose, strict = plan_memory(profiled(GPT, 8)), plan_memory(profiled(GPT, 8, rules="strict"))
     assert strict.fits and loose.bound <= loose.time <= strict.bound <= strict.time
@@ -52,58 +35,9 @@ def test_strict_rules_hold_more_and_so_are_slower() -> None:
     assert not under_strict.fits  # what a published planner promises, an executor cannot hold
 
 
-def test_a_window_between_balances_can_lose_every_plan() -> None:
-    """Work and memory both balance at operator 4, but there the weights of the second stage do not fit; one operator
-    further they do, and the first stage recomputes."""
-    ops = tuple([operator(f"a{k}", kept=12) for k in range(4)]
-                + [operator(f"w{k}", kept=2, resident=24) for k in range(4)])
-    problem = MemoryProblem(ops, 2, 90, copy_bandwidth=1e9, rules="published")
-    assert balance_windows(problem) == (frozenset({4}),)
-    with pytest.raises(NoMemoryPlan):
-        within_windows(problem)
-    plan = plan_memory(problem, gap=0)
-    assert plan.cuts == (0, 5, 8) and plan.time == plan.bound < 200
-
-
-def test_a_window_between_balances_loses_time_on_a_measured_model() -> None:
-    """GPT-1.3B on 8 V100s of 8 GB, micro-batches of 8: the best cuts lie outside, 8 % faster."""
-    problem = profiled(GPT, 8, memory=8, stages=8)
-    free, inside = plan_memory(problem, gap=1e-3), within_windows(problem)
-    assert inside.bound > 1.05 * free.time
-
-
 def test_the_case_where_a_known_window_cost_a_factor() -> None:
     """GPT-1.3B, 4 stages of 16 GB, micro-batches of 8: a plan of 901 ms is known, outside the window that was tried."""
     assert plan_memory(profiled(GPT, 8, memory=16)).time < 901e6
-
-
-@pytest.mark.slow
-def test_nothing_that_follows_a_rule_beats_the_optimum() -> None:
-    problem = profiled(T5, 4, memory=16)
-    best = plan_memory(problem)
-    layers = plan_memory(between_layers(problem))
-    rules = whole_layers(problem)
-    assert best.bound <= layers.time <= rules.time and rules.fits
-    with pytest.raises(NoMemoryPlan):
-        balanced(problem)
-
-
-def test_weight_versions_need_memory() -> None:
-    """A GPT of 2.6 billion on 8 V100s: with versions the first stages hold fewer layers, and the last ones more."""
-    rows = wider_gpt(profile_rows(GPT, 1), 1.25)
-    problem = MemoryProblem(tuple(profile_chain(GPT, 1, rows=rows, layers=(32, 0))), 8, 32 * GIB, 12e9)
-    alone, versions = keeping(problem), keeping(problem, versions=True)
-    assert versions.time > 1.1 * alone.time
-    ops = problem.operators[:versions.cuts[1]]
-    assert versions.stages[0].resident == sum(op.resident + 7 * op.weights for op in ops)
-
-
-def test_profiles_repeat_their_layers_and_reach_sizes_that_were_not_measured() -> None:
-    assert len(profile_chain(GPT, 1)) == 315 and len(profile_chain(T5, 1)) == 821
-    times = [profile_rows(GPT, size)["enc-MLP-GEMM-1"].forward for size in (2, 3, 4, 8, 16)]
-    assert times == sorted(times) and times[1] == pytest.approx((times[0] + times[2]) / 2)
-    assert times[4] == pytest.approx(times[3] + 2 * (times[3] - times[2]))
-    assert profile_rows(GPT, 3)["enc-attention-score"].activation_bytes == pytest.approx(3 * 256 * 2**20)
 
 
 def test_a_graph_as_a_chain_keeps_its_bytes() -> None:

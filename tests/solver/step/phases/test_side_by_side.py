@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -47,50 +49,24 @@ def search() -> Search:
     return Search(pipeline(v(2), forward=3, memory=3), 4, Budget(deterministic=1000.0))
 
 
-def test_phases_take_turns_until_none_is_left() -> None:
-    log: list[str] = []
-    first, second = Counting("first", 5, done=log), Counting("second", 2, done=log)
-    steps = list(SideBySide(((first, 2), (second, 1))).steps(search()))  # type: ignore[arg-type]
-    assert log == ["first", "second", "first", "first", "second", "first", "first"] and len(steps) == 7
+FAULT = ["failing: RuntimeError: injected"]
 
 
-def test_who_takes_longer_has_fewer_turns() -> None:
-    log: list[str] = []
-    long, short = Counting("long", 2, takes=4.0, done=log), Counting("short", 6, takes=1.0, done=log)
-    list(SideBySide(((long, 2), (short, 1))).steps(search()))  # type: ignore[arg-type]
-    assert log == ["long", "short", "short", "long", "short", "short", "short", "short"]
-
-
-def test_phases_in_turn_share_one_turn_and_say_which_of_them_runs() -> None:
-    log: list[str] = []
-    own, first, second = (Counting(name, 3, done=log) for name in ("own", "first", "second"))
-    in_turn = InTurn((first, second))  # type: ignore[arg-type]
-    list(SideBySide(((own, 1), (in_turn, 1))).steps(search()))  # type: ignore[arg-type]
-    assert log == ["own", "first", "own", "first", "own", "first", "second", "second", "second"]
-
-
-def test_a_fault_in_one_phase_in_turn_leaves_the_next() -> None:
-    log: list[str] = []
-    state = search()
-    failing, other = Counting("failing", 1, fails=True, done=log), Counting("other", 2, done=log)
-    list(kept(InTurn((failing, other)), state))  # type: ignore[arg-type]
-    assert log == ["failing", "other", "other"] and state.report.stopped == ["failing: RuntimeError: injected"]
-
-
-def test_a_fault_ends_its_phase_alone() -> None:
-    log: list[str] = []
-    state = search()
-    failing, other = Counting("failing", 1, fails=True, done=log), Counting("other", 3, done=log)
-    list(SideBySide(((failing, 1), (other, 1))).steps(state))  # type: ignore[arg-type]
-    assert log == ["failing", "other", "other", "other"]
-    assert state.report.stopped == ["failing: RuntimeError: injected"]
-
-
-def test_the_end_of_the_search_ends_all() -> None:
-    log: list[str] = []
-    ending, other = Counting("ending", 3, ends_all=True, done=log), Counting("other", 3, done=log)
-    list(SideBySide(((ending, 1), (other, 1))).steps(search()))  # type: ignore[arg-type]
-    assert log == ["ending"]
+@pytest.mark.parametrize(("made", "ran", "stopped"), [
+    (lambda of: SideBySide(((of("a", 5), 2), (of("b", 2), 1))), "a b a a b a a", []),  # until none is left
+    (lambda of: SideBySide(((of("long", 2, takes=4.0), 2), (of("short", 6, takes=1.0), 1))),
+     "long short short long short short short short", []),  # who takes longer has fewer turns
+    (lambda of: SideBySide(((of("own", 3), 1), (InTurn((of("a", 3), of("b", 3))), 1))),
+     "own a own a own a b b b", []),  # phases in turn share one turn, and say which of them runs
+    (lambda of: InTurn((of("failing", 1, fails=True), of("other", 2))), "failing other other", FAULT),
+    (lambda of: SideBySide(((of("failing", 1, fails=True), 1), (of("other", 3), 1))),
+     "failing other other other", FAULT),  # a fault ends its phase alone
+    (lambda of: SideBySide(((of("ending", 3, ends_all=True), 1), (of("other", 3), 1))), "ending", [])])
+def test_phases_take_turns_and_a_fault_leaves_the_others(made: Callable[..., Any], ran: str,
+                                                         stopped: list[str]) -> None:
+    log, state = list[str](), search()
+    list(kept(made(partial(Counting, done=log)), state))
+    assert " ".join(log) == ran and state.report.stopped == stopped
 
 
 def test_a_fault_in_a_vital_phase_ends_the_search() -> None:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from itertools import combinations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.support.communication_programs import chunked, pipeline, sliced_optimizer, tensor_parallel
 from weft.app.communication.lowering import Emulated, StageOrder, lane_of, lower
@@ -171,27 +167,3 @@ def test_the_schedule_of_another_program_is_refused() -> None:
         StageOrder(sliced_optimizer("adam", 2, (16, 3)), found.schedule).steps()
     with pytest.raises(CommunicationError, match="has 2 runs of its blocks: give one of 1"):
         StageOrder(found.program, replace(found.schedule, micro_batches=2)).steps()
-
-
-def ends(order: Sequence[int], p: int, q: int, o: int) -> int:
-    """When run 2 is over, where the computing lane takes chunks of run 1 and 2 as ``order`` says."""
-    compute = network = 0
-    sent: list[int] = []
-    used = 0
-    for run in order:
-        if run == 1:
-            compute += p
-            network = max(network, compute) + q
-            sent.append(network)
-        elif used == len(sent):
-            return 10**9  # it would wait for what it is to make itself
-        else:
-            compute = max(compute, sent[used]) + o
-            used += 1
-    return compute
-
-
-@given(st.integers(1, 4), st.integers(0, 6), st.integers(0, 6), st.integers(0, 6))
-def test_no_order_of_two_runs_ends_before_the_first_is_over_first(n: int, p: int, q: int, o: int) -> None:
-    orders = [[1 if i in first else 2 for i in range(2 * n)] for first in combinations(range(2 * n), n)]
-    assert min(ends(order, p, q, o) for order in orders) == ends([1] * n + [2] * n, p, q, o)

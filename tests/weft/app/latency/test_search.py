@@ -115,19 +115,6 @@ def test_one_floor_and_at_least_two_points(problem: Path) -> None:
         weft.latency(problem, points=1)
 
 
-def test_the_command_prints_the_front_and_writes_it(problem: Path, tmp_path: Path,
-                                                   capsys: pytest.CaptureFixture[str]) -> None:
-    numbers, picture = tmp_path / "front.json", tmp_path / "front.svg"
-    assert main(["latency", str(problem), "--effort", "10", "-o", str(numbers), "-o", str(picture)]) == 0
-    printed = capsys.readouterr()
-    assert "best throughput 0.25 micro-batches/step, proven" in printed.out
-    assert "latency 10 step, proven the least" in printed.err
-    assert [(point["period"], point["latency"], point["latency_bound"])
-            for point in json.loads(numbers.read_text())["points"]] == [(4, 10, 10), (6, 8, 8)]
-    drawn = picture.read_text()
-    assert "latency of one micro-batch (step)" in drawn and "micro-batches/step" in drawn
-
-
 def test_the_command_writes_the_schedule_at_a_floor(problem: Path, tmp_path: Path,
                                                    capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "schedule.json"

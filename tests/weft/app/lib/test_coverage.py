@@ -13,7 +13,6 @@ from weft.app.lib.case import case_of
 from weft.app.lib.coverage import NOTHING, Coverage
 from weft.cli.main import main
 from weft.models.spec.spec import load_spec
-from weft.solver.io.problem_files import save_problem
 from weft.solver.io.schedule_files import load_schedule
 
 SPEC = SPECS / "tiny.yaml"
@@ -69,9 +68,3 @@ def test_latency_names_what_its_bound_is_over() -> None:
             "inference; one cut of each); other cuts and shapes may be faster") in plain(served.caption())
     assert [entry["placement"] for entry in served.to_json()["covered"]] == [
         "1 stage a GPU, inference", "V, 2 chunks, inference", "loop, 2 chunks, inference"]
-
-
-def test_a_problem_says_nothing_of_placements(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    save_problem(pipeline(chain(2)), tmp_path / "p.json")
-    assert main(["solve", str(tmp_path / "p.json"), "-n", "4", "--effort", "0.3", "--quiet"]) == 0
-    assert "placement" not in capsys.readouterr().out

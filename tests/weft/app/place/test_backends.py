@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,18 +56,6 @@ def test_the_choice_says_what_is_not_used_and_is_never_worse_than_eager(_bad: No
         weft.build(model, found.to_json())(torch.randn(4, 8))
     late = choose_backends(model, "good", time_limit=2.0, measure_limit=0.0, trial_limit=60.0, folder=tmp_path / "new")
     assert any("were not measured in 0 s" in note for note in late.notes)
-
-
-@pytest.mark.slow
-def test_the_command_writes_the_assignment(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                           capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    out = tmp_path / "assignment.json"
-    assert main(["place", str(model), "--backends", "eager", "-o", str(out), "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert answer == json.loads(out.read_text()) and answer["format"] == "weft.backends/1"
-    torch.testing.assert_close(weft.build(model, out)(torch.ones(3, 8)),
-                               torch.export.load(model).module()(torch.ones(3, 8)))
 
 
 @pytest.mark.parametrize(("arguments", "why"), [

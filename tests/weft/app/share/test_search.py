@@ -173,13 +173,6 @@ def test_the_command_writes_a_schedule_that_others_read(tmp_path: Path, capsys: 
     assert main(["plan", out, "-o", str(tmp_path / "plan.json")]) == 0
 
 
-def test_the_command_gives_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["share", *files(tmp_path), "--json", "--quiet", "--max-slowdown", "a=1.5,b=1.3"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["format"] == "weft.share/1" and found["ratio"] == [1, 1] and found["proven"]
-    assert [job["slowdown"] for job in found["jobs"]] == pytest.approx([1.5, 1.25])
-
-
 @pytest.mark.parametrize(("arguments", "status", "message"), [
     (["--ratio", "1.5:1"], 2, "never align"), (["--max-slowdown", "1.2"], 1, "no job may get slower than asked"),
     (["--max-slowdown", "=2"], 2, "job=number"), (["-o", "x.yaml"], 2, "a schedule is written as")])

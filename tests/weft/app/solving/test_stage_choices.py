@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 
 import weft
-from tests.models.candidates.test_alternatives import LAYERS, small
+from tests.models.candidates.test_alternatives import small
 from weft.app.lib.case import case_of
 from weft.app.lib.options import SearchOptions
 from weft.app.solving.solve import solve_case
 from weft.app.sweep.cache import Cache, Solved, key_of
 from weft.cli.lib.summary import summary
-from weft.cli.main import main
 from weft.solver.feasibility.infeasible import Infeasible
 from weft.solver.io.schedule_files import load_schedule, save_schedule, schedule_to_json
 from weft.solver.judge.claims import judge_claims
@@ -82,14 +81,3 @@ def test_what_gpus_hold_is_said_of_each_device_where_copies_to_the_host_have_lan
     static = load_schedule(path).solver["static_memory"]
     assert [base > 0 for base in static] == [device.lane_of is None for device in found.problem.devices]
     assert len(static) > 2 and "memory    " in summary(found)
-
-
-@pytest.mark.parametrize("command", [["solve"], ["compare"], ["explain"]])
-def test_commands_take_such_a_spec(command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "spec.yaml"
-    path.write_text(LAYERS.format(gpus=2, memory=TIGHT, held=400, host="", run="training: {micro_batches: 4}",
-                                  placement="choices: [activations, backward], shapes: [chain]"))
-    assert main([*command, str(path), "--effort", "0.03", "--quiet"]) == 0
-    assert capsys.readouterr().out
-
-

@@ -48,10 +48,6 @@ def test_what_was_saved_comes_back_whole(cache: Cache, solved: Solved) -> None:
     assert cache.load(key_of(case(), LIMITS), case()) == solved
 
 
-def test_nothing_is_found_in_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    assert Cache(tmp_path / "none").load(key_of(case(), LIMITS), case()) is None
-
-
 @pytest.mark.parametrize("other", [
     (case(pipeline(chain(2), memory=3)), LIMITS),
     (case(pipeline(chain(2), memory=2, forward=1.5)), LIMITS),
@@ -127,16 +123,6 @@ def test_a_damaged_entry_is_not_trusted(cache: Cache, change: Callable[[Value], 
 def test_a_file_that_is_no_entry_is_not_trusted(cache: Cache, content: bytes) -> None:
     cache.path(key_of(case(), LIMITS)).write_bytes(content)
     assert cache.load(key_of(case(), LIMITS), case()) is None
-
-
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.999])
-def test_a_truncated_entry_is_not_trusted_and_rebuilt(cache: Cache, solved: Solved, share: float) -> None:
-    key = key_of(case(), LIMITS)
-    whole = cache.path(key).read_bytes()
-    cache.path(key).write_bytes(whole[:int(len(whole) * share)])
-    assert cache.load(key, case()) is None
-    cache.save(key, solved)
-    assert cache.path(key).read_bytes() == whole
 
 
 def test_a_changed_number_anywhere_is_noticed(cache: Cache) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,6 @@ from weft.app.lib.case import case_of
 from weft.app.sweep.points import Axes, variants_of
 from weft.app.sweep.result import peak_of
 from weft.app.sweep.run import tightened
-from weft.cli.main import main
 from weft.models.spec.spec import Spec, SpecError, demo_spec, parse_spec
 from weft.solver.baselines import baseline
 from weft.solver.judge.validate import violations
@@ -197,47 +194,6 @@ def test_a_sweep_without_any_point_says_why(tmp_path: Path) -> None:
 
 
 # -- the command line -------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def spec_file(tmp_path: Path) -> Iterator[Path]:
-    path = tmp_path / "spec.yaml"
-    path.write_text(SPEC)
-    yield path
-
-
-@pytest.mark.slow
-def test_the_command_prints_and_writes(spec_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    outputs = [tmp_path / f"front{ending}" for ending in (".html", ".svg", ".png", ".json")]
-    arguments = ["sweep", str(spec_file), "--memory", ",".join(CAPS), "-n", "2,4", "--recompute", "both",
-                 "--effort", str(EFFORT), "--workers", "1", "--cache", str(tmp_path / "cache")]
-    assert main([*arguments, *(part for output in outputs for part in ("-o", str(output)))]) == 0
-    printed = capsys.readouterr()
-    assert "samples/s" in printed.out and "left out: 1.1 GiB" in printed.out
-    assert "/12  1.5 GiB, 4 micro-batches, recompute: " in printed.err
-    assert outputs[0].read_text().startswith("<!DOCTYPE html>")
-    assert "peak memory of the fullest GPU (GiB)" in outputs[1].read_text()
-    assert outputs[2].read_bytes().startswith(b"\x89PNG")
-    assert main([*arguments, "--json", "--quiet"]) == 0
-    again = capsys.readouterr()
-    assert again.err == ""
-    assert json.loads(again.out)["rows"] == json.loads(outputs[3].read_text())["rows"]
-
-
-@pytest.mark.parametrize("arguments, message", [
-    (["-n", "4,x"], "argument -n/--micro-batches: is 'x', it must be a whole number"),
-    (["--recompute", "maybe"], "argument --recompute: is 'maybe', it must be on, off or both"),
-])
-def test_a_mistake_on_the_command_line_is_one_sentence(spec_file: Path, arguments: list[str], message: str,
-                                                       capsys: pytest.CaptureFixture[str]) -> None:
-    try:
-        status = main(["sweep", str(spec_file), "--no-cache", "--quiet", "--workers", "1", *arguments])
-    except SystemExit as left:
-        status = int(str(left.code))
-    assert status == 2
-    printed = capsys.readouterr()
-    assert message in printed.err and printed.out == ""
-    assert printed.err.count("\n") == 1
 
 
 # -- the picture -----------------------------------------------------------------------------------------------------

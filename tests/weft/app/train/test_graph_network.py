@@ -77,16 +77,6 @@ def test_what_cannot_be_trained_is_one_sentence(
     assert why in capsys.readouterr().err
 
 
-def test_other_models_are_trained_from_their_module(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "gpt.yaml").write_text("""
-model: {family: gpt, layers: 2, hidden: 8, heads: 2, vocabulary: 16, sequence: 8}
-cluster: {gpus: 2, device: h100}
-training: {micro_batches: 2, micro_batch_size: 1}
-""")
-    assert main(["train", str(tmp_path / "gpt.yaml")]) == 2
-    assert "weft train takes the spec of a graph-network" in capsys.readouterr().err
-
-
 def test_a_launcher_needs_a_schedule(solved: tuple[str, str], monkeypatch: pytest.MonkeyPatch,
                                      capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("RANK", "0")

@@ -33,10 +33,13 @@ def decided(name: str, with_target: bool = True, **settings: Any) -> tuple[nn.Mo
     target = None if case.target is None or not with_target else [case.target]
     if target is not None:
         named["target.0"] = case.target
+    random = torch.get_rng_state()
     with one_rank() as session:
-        return case.model, decide(captured, Purity(captured), Example(leaves, target, named), goal, session,
-                                  PipelineOptions(micro_batches=3, loss=case.loss, target=case.target, time_limit=0.3,
-                                                  **settings))
+        decision = decide(captured, Purity(captured), Example(leaves, target, named), goal, session,
+                          PipelineOptions(micro_batches=3, loss=case.loss, target=case.target, time_limit=0.3,
+                                          **settings))
+    assert torch.equal(torch.get_rng_state(), random)
+    return case.model, decision
 
 
 @pytest.mark.parametrize(("name", "backward"), [("gpt", "full"), ("gpt", "split"), ("masked", "split")])
@@ -66,20 +69,6 @@ def test_what_was_measured_is_taken_again_unless_it_is_to_be_measured(monkeypatc
     monkeypatch.setattr(StagesRun, "unrest", "; a machine with other work")
     decided("skip", cache=tmp_path / "other")
     assert not (tmp_path / "other").exists()
-
-
-def test_random_state_is_kept_by_what_is_decided() -> None:
-    case = made("gpt", 2)
-    captured = Captured.of(case.model, case.args, case.kwargs)
-    torch.manual_seed(5)
-    expected = torch.randn(3)
-    torch.manual_seed(5)
-    named = {BATCH + node.name: leaf for node, leaf in zip(captured.inputs, case.args, strict=True)}
-    with one_rank() as session:
-        decide(captured, Purity(captured), Example(case.args, [case.target], {**named, "target.0": case.target}),
-               Goal(case.loss, tree_flatten(case.target)[1]), session,
-               PipelineOptions(micro_batches=2, loss=case.loss, target=case.target, schedule="gpipe", time_limit=1.0))
-    assert torch.equal(torch.randn(3), expected)
 
 
 def test_no_target_is_said_in_the_notes() -> None:
