@@ -180,10 +180,11 @@ class _SharingSearch:
                                    objective="rate", on_progress=self.on_progress if own is not None else _silent,
                                    time_limit=until, effort=effort, seed=self.options.seed,
                                    workers=self.options.workers)
-            except ValueError as error:  # perhaps too few rounds for the steady state to appear
-                if isinstance(error, NoneFound) and time.monotonic() - began > _GAVE_UP * until:
+            except ValueError as error:
+                few = "no whole period fits" in str(error)  # too few rounds for the steady state to appear
+                if isinstance(error, NoneFound) and not few and time.monotonic() - began > _GAVE_UP * until:
                     return None
-                if not isinstance(error, NoneFound) and "means nothing for" not in str(error):
+                if not isinstance(error, NoneFound) and not few:
                     raise
                 if given is not None or rounds >= _MOST_ROUNDS:
                     raise SharingError(f"rounds is {rounds}, too few for the steady state to repeat; give "

@@ -13,12 +13,13 @@ from typing import Any
 from weft.app.lib.case import Case
 from weft.app.lib.grid_pipeline import is_open
 from weft.app.lib.options import SearchOptions
-from weft.models.candidates.gpu_costs import gpu_costs
+from weft.models.candidates.gpu_costs import family_model, gpu_costs
 from weft.models.grid.degrees import Degrees
 from weft.models.grid.grids import GridSpace
 from weft.models.grid.pipeline import grid_space, pipeline_spec, stage_layers
 from weft.models.grid.step_end import step_end
 from weft.models.spec.parallel import Parallel
+from weft.models.spec.model_sections import ExplicitModel, GraphModel
 from weft.models.spec.spec import Spec, SpecError
 from weft.runtime.export.tools import TOOLS
 from weft.runtime.export.tools.deepspeed import read_deepspeed
@@ -133,9 +134,10 @@ def given_plan(spec: Spec, *, layout: str | None = None, arguments: MegatronArgu
     if spec.placement.cut is not None:
         spec = spec.model_copy(update={"placement": spec.placement.model_copy(update={"cut": None})})
     if arguments is not None:
+        letters = model_letters(spec)
+        _require_same(spec, arguments, letters)
         if not stages:
             try:
-                letters = model_letters(spec)
                 stages = arguments.stages(letters.count("t"), letters.count("m"))
             except ValueError as error:
                 raise ValueError(f"Megatron-LM's arguments: {error}") from None
@@ -296,6 +298,16 @@ def _spec_of(spec: Spec, arguments: MegatronArguments, chunks: int) -> Spec:
         raise ValueError(f"{spec.where}: training.{'lengths' if run.lengths is not None else 'optimizer'} is not for a "
                          "uniform grid; leave it out")
     return spec.model_copy(update={"training": run.model_copy(update=told), "parallel": asked})
+
+
+def _require_same(spec: Spec, arguments: MegatronArguments, letters: str) -> None:
+    """Refuse arguments of another model: the costs are those of ``spec``, whose layers are ``letters``."""
+    own = None if isinstance(spec.model, ExplicitModel | GraphModel) else getattr(family_model(spec), "sequence", None)
+    for name, said, here in (("num-layers", arguments.layers, letters.count("t")),
+                             ("mtp-num-layers", arguments.predict, letters.count("m")),
+                             ("seq-length", arguments.sequence, own)):
+        if said is not None and here is not None and said != here:
+            raise ValueError(f"Megatron-LM's arguments: --{name} is {said}, but the model of {spec.where} has {here}")
 
 
 def _require_model(spec: Spec, stages: tuple[str, ...]) -> None:

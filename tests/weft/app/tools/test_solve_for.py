@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,18 @@ def test_a_plan_is_judged_beside_the_best(spec: Path) -> None:
     assert "rank 1 works" in found.why()[0]
     with pytest.raises(ValueError, match="layout has 5 layers"):
         weft.compare_plan(spec, layout="Et|t*4L")
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    ("--num-layers 5", "--num-layers is 5, but the model of s.yaml has 6"),
+    ("--mtp-num-layers 1", "--mtp-num-layers is 1, but the model of s.yaml has 0"),
+    ("--seq-length 4096", "--seq-length is 4096, but the model of s.yaml has 512"),
+])
+def test_arguments_of_another_model_are_refused(spec: Path, monkeypatch: pytest.MonkeyPatch, arguments: str,
+                                                said: str) -> None:
+    monkeypatch.chdir(spec.parent)
+    with pytest.raises(ValueError, match=re.escape(said)):
+        weft.compare_plan("s.yaml", megatron=f"--pipeline-model-parallel-size 2 {arguments}")
 
 
 GRID = """
