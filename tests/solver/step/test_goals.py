@@ -121,8 +121,8 @@ def test_a_rate_that_time_does_not_suffice_for_is_open() -> None:
 
 def test_a_steady_state_that_needs_more_micro_batches_is_open_while_others_are_not_looked_for() -> None:
     problem = pipeline(v(2), forward=2, split=(1, 3), memory=6)
-    with pytest.raises(NoneFound, match=re.escape("takes more micro-batches (2): no whole period fits between warm-up and "
-                                                  "cool-down; give at least 5, or more time")):
+    with pytest.raises(NoneFound, match=re.escape("takes more micro-batches (2): no whole period fits between warm-up "
+                                                  "and cool-down; give at least 5, or more time")):
         solve(problem, 2, objective="rate", effort=0.001)
     assert solve(problem, 2, objective="rate", effort=0.05).value == 12
 
