@@ -12,6 +12,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
@@ -33,6 +34,7 @@ class Parts(Generic[T]):
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, int, T]] = []
+        self._divided: list[tuple[float, int, int, T]] = []
         self._number = count()
 
     def __bool__(self) -> bool:
@@ -40,7 +42,7 @@ class Parts(Generic[T]):
 
     def __iter__(self) -> Iterator[tuple[float, T]]:
         """The parts with their bounds, in no order."""
-        return ((bound, part) for bound, _, _, part in self._heap)
+        return ((bound, part) for bound, _, _, part in (*self._heap, *self._divided))
 
     def push(self, bound: float, part: T, rank: int = 0) -> None:
         """One more, or what is left of one."""
@@ -49,7 +51,7 @@ class Parts(Generic[T]):
     @property
     def bound(self) -> float:
         """What no part is below; infinite where none is left."""
-        return self._heap[0][0] if self._heap else math.inf
+        return min((entry[0] for entry in (*self._heap[:1], *self._divided)), default=math.inf)
 
     @property
     def first(self) -> T:
@@ -60,9 +62,19 @@ class Parts(Generic[T]):
         """Take it out."""
         return heapq.heappop(self._heap)[3]
 
+    @contextmanager
+    def divided(self) -> Iterator[T]:
+        """Take it out while the block puts in what it is made of: whatever breaks that off, its bound counts on."""
+        for entry in self._divided:
+            heapq.heappush(self._heap, entry)
+        self._divided = self._heap[:1]
+        yield self.pop()
+        self._divided = []
+
     def drop(self, most: float) -> None:
         """Forget all whose bound is not below ``most``."""
-        self._heap = [entry for entry in self._heap if entry[0] < most]
+        self._heap, self._divided = ([entry for entry in entries if entry[0] < most]
+                                     for entries in (self._heap, self._divided))
         heapq.heapify(self._heap)
 
 

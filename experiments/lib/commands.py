@@ -26,7 +26,7 @@ Generated from the commands' help by `python -m experiments --docs`. What files 
 - `--json` prints for machines.
 - Exit status: 0 good, also after a stop with an answer; 1 the answer is no (the schedule is invalid, no schedule fits,
   or none was found within the limit: the sentence says which); 2 bad usage or a bad file; 3 a fault in weft, with a
-  file of details; 130 stopped before there was an answer.
+  file of details; 130 stopped before there was an answer (sweep: before there was all of it).
 """
 
 

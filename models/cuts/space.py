@@ -159,9 +159,8 @@ class CutSpace:
         """Leave a cut to somebody who searches it: what it is known to take at least."""
         known, at = self.taken.get(borders, self.floor), self._at(borders)
         if at is not None and self.cuts is not None:
-            known, kept = max(known, int(self.cuts.bounds[at])), np.ones(len(self.cuts), dtype=np.bool_)
-            kept[at] = False
-            self._keep(kept, self.cuts.left_out)
+            known = max(known, int(self.cuts.bounds[at]))
+            self._keep(np.arange(len(self.cuts)) != at, self.cuts.left_out)
         self.taken[borders] = known
         return known
 

@@ -151,7 +151,7 @@ def tessel_from_json(value: Any, where: str = "schedule", problem: Problem | Non
     entry.allow("ndevs", "blocks", "repetend")
     devices = entry.count("ndevs", minimum=1)
     rows = [_row(item, devices) for item in entry.list("blocks")]
-    table = _table(rows, where)
+    table = _table(rows, where, timed=problem is None)
     if problem is not None:
         _require_same(table, problem, devices, where)
         orders = [[(row.gid, row.micro_batch) for row in sorted(rows, key=lambda row: row.step)
@@ -181,8 +181,8 @@ def _row(entry: Entry, devices: int) -> _TesselRow:
                       entry.number("memory"), BlockKind(kind), tuple(on))
 
 
-def _table(rows: list[_TesselRow], where: str) -> list[list[_TesselRow]]:
-    """Per block, its instance of every micro-batch."""
+def _table(rows: list[_TesselRow], where: str, *, timed: bool) -> list[list[_TesselRow]]:
+    """Per block, its instance of every micro-batch; ``timed``: of one span, as steps are times and no ranks."""
     found: dict[tuple[int, int], _TesselRow] = {}
     for i, row in enumerate(rows):
         if found.setdefault((row.gid, row.micro_batch), row) is not row:
@@ -196,9 +196,12 @@ def _table(rows: list[_TesselRow], where: str) -> list[list[_TesselRow]]:
     table = [[found[gid, m] for m in range(n)] for gid in range(blocks)]
     for gid, instances in enumerate(table):
         for row in instances:
-            if row.same_in_every_micro_batch != instances[0].same_in_every_micro_batch:
+            mine, first = row.same_in_every_micro_batch, instances[0].same_in_every_micro_batch
+            if mine[1:] != first[1:] or (timed and mine != first):
                 raise FormatError(f"{where}: block {gid} of micro-batch {row.micro_batch} differs from that of "
-                                  "micro-batch 0 in span, memory, btype or device")
+                                  "micro-batch 0 in span, memory, btype or device" + (
+                                      "" if mine[1:] != first[1:] else "; with the block problem that it is of its "
+                                      "order is read alone"))
     return table
 
 

@@ -72,8 +72,6 @@ class Tree(Portfolio[Taken]):
         self.done: list[Candidate[Taken]] = []
         self._queue: Parts[ChoiceNode] = Parts()
         self._queue.push(0.0, root)
-        # What has left the queue and is not back yet: whatever breaks off in between, its bound counts.
-        self._current: tuple[float, ChoiceNode] | None = None
         self._climb: Climb[Taken] = Climb(budget, again=True)
         self._leaves = Leaves(root, budget)
         self._climbed, self._in_vain = 0.0, 0
@@ -83,9 +81,7 @@ class Tree(Portfolio[Taken]):
     @property
     def bound(self) -> float:
         """What no schedule of any problem is below."""
-        current = math.inf if self._current is None else self._current[0]
-        return min(self.best, max(self.least, min([current, self._queue.bound,
-                                                   *(leaf.bound for leaf in self.done)])))
+        return min(self.best, max(self.least, min([self._queue.bound, *(leaf.bound for leaf in self.done)])))
 
     @property
     def proven(self) -> bool:
@@ -95,9 +91,7 @@ class Tree(Portfolio[Taken]):
     @property
     def parts(self) -> list[tuple[Options, float]]:
         """Options and what is proven of all that is below them; all there is belongs to some."""
-        nodes = [(node, bound) for bound, node in self._queue]
-        nodes += [(node, bound) for bound, node in ([] if self._current is None else [self._current])]
-        nodes += [(node, node.bound) for node in self.passed]
+        nodes = [*((node, bound) for bound, node in self._queue), *((node, node.bound) for node in self.passed)]
         parts = [(node.options, self.leaves[node.key].bound if node.key in self.leaves else bound)
                  for node, bound in nodes]
         return parts + [(leaf.of.node.options, leaf.bound) for leaf in self.done]
@@ -170,9 +164,8 @@ class Tree(Portfolio[Taken]):
 
     def _closer(self) -> None:
         """Look closer at the node with the least bound."""
-        self._current = self._queue.bound, self._queue.first
-        self._divide(self._queue.pop())
-        self._current = None
+        with self._queue.divided() as node:
+            self._divide(node)
 
     def _divide(self, node: ChoiceNode) -> None:
         children = node.children() if node.key not in self.leaves else None

@@ -25,7 +25,8 @@ class OutOfTime(BaseException):
     """
 
 
-_watch: ContextVar[Callable[[], bool] | None] = ContextVar("watch", default=None)
+#: What says that time is over, where anything does.
+WATCH: ContextVar[Callable[[], bool] | None] = ContextVar("watch", default=None)
 
 
 def checkpoint() -> None:
@@ -44,29 +45,30 @@ def checked(items: Iterable[_T], every: int = 1) -> Iterator[_T]:
 
 def is_over() -> bool:
     """Whether a checkpoint would stop now."""
-    over = _watch.get()
+    over = WATCH.get()
     return over is not None and over()
 
 
-@contextlib.contextmanager
-def unwatched() -> Iterator[None]:
+def unwatched() -> contextlib.AbstractContextManager[None]:
     """Checkpoints inside never stop: for the little that must be done in any case."""
-    token = _watch.set(None)
-    try:
-        yield
-    finally:
-        _watch.reset(token)
+    return _under(lambda: False)
+
+
+def watching(over: Callable[[], bool]) -> contextlib.AbstractContextManager[None]:
+    """Checkpoints inside stop where ``over`` says so, or a watch that was there before."""
+    outer = WATCH.get()
+    return _under(lambda: over() or (outer is not None and outer()))
 
 
 @contextlib.contextmanager
-def watching(over: Callable[[], bool]) -> Iterator[None]:
-    """Checkpoints inside stop where ``over`` says so, or a watch that was there before."""
-    outer = _watch.get()
-    token = _watch.set(over if outer is None else lambda: over() or outer())
+def _under(watch: Callable[[], bool]) -> Iterator[None]:
+    before = WATCH.get()
+    WATCH.set(watch)
     try:
         yield
     finally:
-        _watch.reset(token)
+        if WATCH.get() is watch:  # else a stop has broken this off, and what is left of it ends late
+            WATCH.set(before)
 
 
 def process_start() -> float:

@@ -13,6 +13,8 @@ import signal
 import threading
 from types import TracebackType
 
+from weft.solver.control.clock import WATCH
+
 #: The signals that ask for a stop, as far as this system has them.
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
@@ -73,9 +75,19 @@ class _Region:
 
 class breakable(_Region):
     """Inside, a stop raises ``KeyboardInterrupt`` even where an answer is held: whoever uses it catches that around it
-    and keeps the answer."""
+    and keeps the answer. It may break off the end of a watch (:mod:`weft.solver.control.clock`), too, which would stop
+    what is done with the answer: there is none afterwards that was not there before."""
 
     breaks = True
+
+    def __enter__(self) -> None:
+        self._watch = WATCH.get()
+        super().__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        WATCH.set(self._watch)
+        super().__exit__(kind, error, trace)
 
 
 class shielded(_Region):

@@ -143,12 +143,14 @@ class Budget:
     def kept(self, anything: Callable[[], bool]) -> Iterator[None]:
         """Work inside is :meth:`limited` and may be broken off by Ctrl-C, which goes on after the block only where
         there is not ``anything`` to keep."""
+        begun = False
         try:
             with self.limited(), breakable():
+                begun = True
                 yield
         except KeyboardInterrupt:
             self.interrupted = True
-            if not anything():
+            if not (begun and anything()):
                 raise
 
     # -- side by side ---------------------------------------------------------------------------------------------

@@ -126,16 +126,18 @@ class Search(State):
         return self.proven.of(self.objective)
 
     def require_value(self, counted: str = "micro-batches") -> None:
-        """Raise ``ValueError`` where there is a schedule and the objective means nothing for it: it is too short for a
-        steady state; and :class:`~weft.solver.feasibility.infeasible.NoneFound` where none was found in time.
+        """Raise ``ValueError`` where there is a schedule and the objective means nothing for it, as it has no two
+        micro-batches; and :class:`~weft.solver.feasibility.infeasible.NoneFound` where no steady state was found in it.
         ``counted``: what the problem's micro-batches are called, as rounds of several."""
         if self.best is None or self.best.value < float("inf"):
             return
-        if self.periods is None or self.periods.best.depth < self.micro_batches:
-            raise NoneFound(f"{self.problem.name}: no steady state was found within the limit; give it more time")
-        raise ValueError(f"{self.problem.name}: the objective 'rate' means nothing for so few {counted} "
-                         f"({self.micro_batches}): no whole period fits between warm-up and cool-down; give at least "
-                         f"{self.periods.best.depth + 1}")
+        least = 2 if self.periods is None else self.periods.best.depth + 1
+        few = f"{counted} ({self.micro_batches}): no whole period fits between warm-up and cool-down; give at least"
+        if self.micro_batches == 1:
+            raise ValueError(f"{self.problem.name}: the objective 'rate' means nothing for so few {few} {least}")
+        raise NoneFound(f"{self.problem.name}: no steady state was found within the limit; give it more time"
+                        if least <= self.micro_batches else
+                        f"{self.problem.name}: the best steady state found takes more {few} {least}, or more time")
 
 
 #: Parts of the search over choices (:mod:`weft.solver.choices.tree`).

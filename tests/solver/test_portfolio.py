@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -249,3 +250,15 @@ def test_parts_come_by_bound_then_rank_then_age() -> None:
     parts.drop(3.0)
     assert [parts.pop() for _ in range(3)] == ["b", "c", "d"]
     assert not parts and parts.bound == math.inf
+
+
+def test_the_bound_of_a_part_counts_where_dividing_it_is_broken_off() -> None:
+    parts: Parts[str] = Parts()
+    parts.push(1.0, "whole")
+    with suppress(KeyboardInterrupt), parts.divided() as part:
+        parts.push(2.0, f"left of {part}")
+        raise KeyboardInterrupt
+    assert parts.bound == 1.0 and sorted(parts) == [(1.0, "whole"), (2.0, "left of whole")]
+    with parts.divided() as part:
+        parts.push(3.0, f"right of {part}")
+    assert sorted(parts) == [(2.0, "left of whole"), (3.0, "right of whole")]

@@ -57,8 +57,8 @@ class SizeSearch:
                 yield SizeChoice(number, tuple(size for size, in sizes), bound)  # out once somebody asks for the next
                 self._parts.pop()
                 continue
-            self._parts.pop()
-            self._branch(number, sizes, bound)
+            with self._parts.divided():
+                self._branch(number, sizes, bound)
 
     def drop(self, most: float) -> None:
         """Forget what is no shorter than ``most``."""

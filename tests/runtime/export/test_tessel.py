@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from tests.support.builders import pipeline
+from tests.support.builders import chain, pipeline
 from tests.support.examples import examples
 from tests.support.strategies import Case, cases
 from tests.support.tessel_shapes import shape
@@ -73,6 +73,19 @@ def test_tessels_file_of_another_problem_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"block 1 is forward on devices \[1\], but the problem's block 1, 'f1', is"):
         load_tessel(tmp_path / "t.json", pipeline([0, 0], memory=9).__class__(
             "one", (Device("a"), Device("b")), pipeline([0, 0]).blocks))
+
+
+def test_steps_that_are_ranks_come_back_on_the_problem_that_they_are_of() -> None:
+    problem = pipeline(chain(4), forward=1.0000001, backward=2, memory=4)
+    schedule = baseline("1f1b", problem, 6)
+    value = tessel_to_json(schedule)
+    assert len({(row["gid"], row["span"]) for row in value["blocks"]}) > len(problem.blocks)
+    back = tessel_from_json(value, "t.json", problem)
+    assert [[o[:2] for o in row] for row in back.device_orders] == [[o[:2] for o in row]
+                                                                    for row in schedule.device_orders]
+    assert back.makespan <= schedule.makespan * (1 + 1e-9)
+    with pytest.raises(FormatError, match=r"in span, .*with the block problem that it is of its order is read alone"):
+        tessel_from_json(value, "t.json")
 
 
 def test_what_tessel_cannot_express_is_refused() -> None:

@@ -108,6 +108,14 @@ def test_a_rate_that_time_does_not_suffice_for_is_open() -> None:
         solve(pipeline(chain(3), memory=3), 9, objective="rate", time_limit=0.0)
 
 
+def test_a_steady_state_that_needs_more_micro_batches_is_open_while_others_are_not_looked_for() -> None:
+    problem = pipeline(v(2), forward=2, split=(1, 3), memory=6)
+    with pytest.raises(NoneFound, match=re.escape("takes more micro-batches (2): no whole period fits between warm-up "
+                                                  "and cool-down; give at least 5, or more time")):
+        solve(problem, 2, objective="rate", effort=0.001)
+    assert solve(problem, 2, objective="rate", effort=0.05).value == 12
+
+
 def test_a_rate_without_balance_is_refused() -> None:
     problem = Problem("leaves", (Device("x", 9),), (Block("a", BlockKind.OTHER, (0,), 1, (1,)),))
     with pytest.raises(ValueError, match="leaves: the objective 'rate' means nothing here: a micro-batch does not"):

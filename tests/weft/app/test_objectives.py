@@ -52,7 +52,7 @@ def test_known_schedules_are_timed_for_the_span(even: Problem) -> None:
 @pytest.mark.parametrize(("arguments", "fault"), [
     (["--objective", "latency"], "the objective 'latency' needs a floor of throughput: give the throughput "),
     (["--period", "3"], "throughput and period are floors for the objective 'latency', not for 'makespan'"),
-    (["--objective", "rate"], "the objective 'rate' means nothing for so few micro-batches (2): no whole period fits "),
+    (["--objective", "rate"], "the best steady state found takes more micro-batches (2): no whole period fits "),
 ])
 def test_what_means_nothing_is_one_sentence(arguments: list[str], fault: str, even: Problem, tmp_path: Path,
                                             capsys: pytest.CaptureFixture[str]) -> None:

@@ -215,6 +215,9 @@ def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
                     raise NoneFound(f"{error}; there was no time to look at all other placements: give more") from None
                 raise Infeasible(str(error)) from None
             refused.insert(0, ("chain", str(error)))
+        if not (placements or left_open):
+            refused.insert(0, ("chain", "its stages have none of placement.activations to choose from "
+                                        f"({', '.join(spec.placement.activations)}); allow keep"))
     if why_not:
         refused.append(("data", f"the whole model cannot be on every GPU: {why_not}"))
     if not placements and not whole_model and not left_open:
@@ -232,7 +235,7 @@ def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
     if least is not None:
         least = min(least, of_whole)
     return Case(spec.name, tuple(placements), count, tuple(refused), least, whole_model,
-                _spaces(spec, count) if chains else (),
+                _spaces(spec, count) if chains and _keeps(spec) else (),
                 open=left_open,
                 together=None if found is None else (found[0], tuple(found[1])), reserve=spec.cluster.reserve)
 
@@ -245,6 +248,11 @@ def _case_of_graph_network(spec: Spec, micro_batches: int | None) -> Case:
         raise ValueError(f"micro_batches is {micro_batches}, but a graph-network runs one pass over its graph at a "
                          "time: leave it out")
     return Case(spec.name, graph_placements(spec), 1, reserve=spec.cluster.reserve)
+
+
+def _keeps(spec: Spec) -> bool:
+    """Whether stages that keep all of their activations are asked for."""
+    return "activations" not in spec.placement.choices or "keep" in spec.placement.activations
 
 
 def _listed(spec: Spec) -> tuple[list[ModelCandidate], list[ModelCandidate]]:
@@ -262,6 +270,8 @@ def _listed(spec: Spec) -> tuple[list[ModelCandidate], list[ModelCandidate]]:
         from weft.models.candidates.alternatives import recomputing_spec
 
         recomputing = undominated(candidates(recomputing_spec(spec)))
+    if not _keeps(spec):
+        return [], recomputing
     try:
         return undominated(listed(spec)), recomputing
     except (NoSplit, CutDoesNotFit):  # it needs more memory than to recompute

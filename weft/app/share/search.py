@@ -16,6 +16,7 @@ from weft.models.share.job import Job, SharingError, composed, one_at_a_time, re
 from weft.runtime.plan.collectives import collective_rows
 from weft.runtime.plan.plan import plan_of
 from weft.solver.choices.solve import solve_wide
+from weft.solver.control.stopping import STOP
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
 from weft.solver.judge.choice_rules import violations_of_choice
 from weft.solver.judge.collective_order import collective_order_faults
@@ -180,11 +181,13 @@ class _SharingSearch:
                                    objective="rate", on_progress=self.on_progress if own is not None else _silent,
                                    time_limit=until, effort=effort, seed=self.options.seed,
                                    workers=self.options.workers)
-            except ValueError as error:  # perhaps too few rounds for the steady state to appear
-                if isinstance(error, NoneFound) and time.monotonic() - began > _GAVE_UP * until:
-                    return None
-                if not isinstance(error, NoneFound) and "means nothing for" not in str(error):
+            except ValueError as error:
+                few = "no whole period fits" in str(error)  # too few rounds for the steady state to appear
+                if not isinstance(error, NoneFound) and not few:
                     raise
+                self.interrupted |= STOP.requested
+                if self.interrupted or (not few and time.monotonic() - began > _GAVE_UP * until):
+                    return None
                 if given is not None or rounds >= _MOST_ROUNDS:
                     raise SharingError(f"rounds is {rounds}, too few for the steady state to repeat; give "
                                        "more") from None

@@ -197,8 +197,8 @@ class _Tournament(Portfolio[CasePlacement]):
     def _add(self, cut: CutDecision, start: Schedule | None = None) -> None:
         """Search another cut, which is nobody else's then."""
         entry = self._entry(cut.placement, start)
+        self.entries.append(entry)  # first: whatever breaks off in between, its bound counts
         self._is_cut(entry, cut.of.taken(cut))
-        self.entries.append(entry)
         self._try(entry)
 
     def _is_cut(self, entry: Candidate[CasePlacement], cut: CutDecision) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
@@ -13,11 +12,12 @@ from typing import Any
 from weft.app.lib.case import Case
 from weft.app.lib.grid_pipeline import is_open
 from weft.app.lib.options import SearchOptions
-from weft.models.candidates.gpu_costs import gpu_costs
+from weft.models.candidates.gpu_costs import family_model, gpu_costs
 from weft.models.grid.degrees import Degrees
 from weft.models.grid.grids import GridSpace
 from weft.models.grid.pipeline import grid_space, pipeline_spec, stage_layers
 from weft.models.grid.step_end import step_end
+from weft.models.spec.model_sections import ExplicitModel, GraphModel
 from weft.models.spec.placement import Parallel
 from weft.models.spec.spec import Spec, SpecError
 from weft.runtime.export.tools import TOOLS
@@ -28,7 +28,7 @@ from weft.runtime.export.tools.torchtitan import read_torchtitan
 from weft.runtime.export.torch_import import read_table, schedule_of_table
 from weft.solver.baselines import baseline
 from weft.solver.control.clock import unwatched
-from weft.solver.feasibility.infeasible import Infeasible
+from weft.solver.feasibility.infeasible import Infeasible, NoneFound
 from weft.solver.io.megatron_layout import LayoutTextError, layout_text, stages_of_layout
 from weft.solver.schedule import Schedule
 
@@ -133,9 +133,10 @@ def given_plan(spec: Spec, *, layout: str | None = None, arguments: MegatronArgu
     if spec.placement.cut is not None:
         spec = spec.model_copy(update={"placement": spec.placement.model_copy(update={"cut": None})})
     if arguments is not None:
+        letters = model_letters(spec)
+        _require_same(spec, arguments, letters)
         if not stages:
             try:
-                letters = model_letters(spec)
                 stages = arguments.stages(letters.count("t"), letters.count("m"))
             except ValueError as error:
                 raise ValueError(f"Megatron-LM's arguments: {error}") from None
@@ -159,18 +160,22 @@ def _settled(spec: Spec, stages: tuple[str, ...]) -> Spec:
 
     tool, parallel = TOOLS["megatron"], spec.parallel
     best: dict[str, Any] | None = None
+    is_late = False
     if not is_open(spec) or parallel is None:
         return spec
     depths = [p for p in ([parallel.pipeline] if parallel.pipeline else range(1, len(stages) + 1))
               if not (len(stages) % p or spec.cluster.gpus % p or (p == 1 < len(stages)))]
 
     def on(p: int, effort: float) -> None:
-        nonlocal best
+        nonlocal best, is_late
         asked = parallel.model_copy(update={"pipeline": p, "virtual": len(stages) // p})
-        with suppress(Infeasible, SpecError):
+        try:
             found = solve_grid(spec.model_copy(update={"parallel": asked, "placement": spec.placement.model_copy(
                 update={"cut": tuple(map(len, stages))})}), SearchOptions(effort=effort), tool=tool,
                 solve=partial(solve_in, tool)).solver["grid"]
+        except (Infeasible, SpecError) as refusal:
+            is_late |= isinstance(refusal, NoneFound)
+        else:
             best = found if best is None or found["step"] < best["step"] else best
 
     for p in depths:
@@ -178,6 +183,9 @@ def _settled(spec: Spec, stages: tuple[str, ...]) -> Spec:
     with unwatched():  # there was no time for any: the first that there are
         while best is None and depths:
             on(depths.pop(0), _FIRST)
+    if best is None and is_late:
+        raise NoneFound(f"{spec.where}: there was no time to see which degrees serve the layout best; give more, or "
+                        "the degrees (parallel)")
     return spec if best is None else spec.model_copy(update={"parallel": parallel.model_copy(update={
         name: best[name] for name in ("tensor", "pipeline", "virtual", "data", "expert", "context", "zero", "recompute",
                                       "micro_batch")})})
@@ -296,6 +304,16 @@ def _spec_of(spec: Spec, arguments: MegatronArguments, chunks: int) -> Spec:
         raise ValueError(f"{spec.where}: training.{'lengths' if run.lengths is not None else 'optimizer'} is not for a "
                          "uniform grid; leave it out")
     return spec.model_copy(update={"training": run.model_copy(update=told), "parallel": asked})
+
+
+def _require_same(spec: Spec, arguments: MegatronArguments, letters: str) -> None:
+    """Refuse arguments of another model: the costs are those of ``spec``, whose layers are ``letters``."""
+    own = None if isinstance(spec.model, ExplicitModel | GraphModel) else getattr(family_model(spec), "sequence", None)
+    for name, said, here in (("num-layers", arguments.layers, letters.count("t")),
+                             ("mtp-num-layers", arguments.predict, letters.count("m")),
+                             ("seq-length", arguments.sequence, own)):
+        if said is not None and here is not None and said != here:
+            raise ValueError(f"Megatron-LM's arguments: --{name} is {said}, but the model of {spec.where} has {here}")
 
 
 def _require_model(spec: Spec, stages: tuple[str, ...]) -> None:

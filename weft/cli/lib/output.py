@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from weft.cli.lib.command import Call
-from weft.solver.control.stopping import STOP
+from weft.solver.control.stopping import STOP, shielded
 from weft.solver.io.writing import is_replaced
 
 if TYPE_CHECKING:
@@ -132,11 +132,14 @@ def require_writable(path: str) -> None:
     if not folder.is_dir():
         raise OSError(2, "its folder does not exist", path)
     try:
-        handle, probe = tempfile.mkstemp(dir=folder, prefix=".weft-", suffix=".part")
+        with shielded():  # a stop leaves no file behind
+            handle, probe = tempfile.mkstemp(dir=folder, prefix=".weft-", suffix=".part")
+            os.close(handle)
+            os.unlink(probe)
     except OSError as error:
         raise OSError(error.errno, f"its folder cannot be written to ({error.strerror})", path) from None
-    os.close(handle)
-    os.unlink(probe)
+    if STOP.may_break and STOP.hear():
+        raise KeyboardInterrupt
 
 
 def require_folder(path: str) -> None:

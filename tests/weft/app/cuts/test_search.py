@@ -16,6 +16,7 @@ from weft.app.cuts.tries import tried
 from weft.app.lib.case import case_of
 from weft.app.lib.options import SearchOptions
 from weft.app.solving.solve import solve_case
+from weft.models.cuts.space import CutSpace
 from weft.models.cuts.spaces import cut_spaces
 from weft.solver import Infeasible
 from weft.solver.cpsat.budget import Budget
@@ -137,6 +138,30 @@ def test_the_bound_that_is_told_never_falls(number: int) -> None:
     case = case_of(drawn_spec(number, "split", count=8, shapes=["chain", "v", "loop"], chunks=2))
     solve_case(case, SearchOptions(effort=0.5), lambda told: bounds.append(told.best.makespan_bound))
     assert bounds == sorted(bounds)
+
+
+def test_a_stop_while_a_cut_is_taken_proves_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken, lower = CutSpace.take, 0
+
+    def stopped(space: CutSpace, borders: tuple[int, ...]) -> int:
+        known = taken(space, borders)
+        if borders not in offered:
+            raise KeyboardInterrupt
+        return known
+
+    for number in range(8):
+        spec = drawn_spec(number, "full", count=7, gpus=3, micro_batches=2, shapes=["chain"], chunks=1)
+        try:
+            best, case = weft.solve(spec, effort=2.0), case_of(spec)
+        except Infeasible:
+            continue
+        offered = {CutSearch.borders_of(placement) for placement in case.placements}
+        with monkeypatch.context() as patch:
+            patch.setattr(CutSpace, "take", stopped)
+            found = solve_case(case, SearchOptions(effort=2.0), lambda _: None)
+        assert found.solver["bound_over_placements"] <= best.makespan * EXACT
+        lower += found.makespan > best.makespan * EXACT
+    assert lower
 
 
 def test_a_placement_s_borders_are_the_first_layers_of_its_stages() -> None:

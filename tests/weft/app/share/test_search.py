@@ -20,6 +20,7 @@ from weft.cli.main import main
 from weft.models.share.job import Job, SharingError, job_of
 from weft.runtime.plan.collectives import collective_rows
 from weft.runtime.plan.plan import plan_of
+from weft.solver.control.stopping import STOP
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
 from weft.solver.io.schedule_files import load_schedule
 from weft.solver.judge.collective_order import collective_order_faults
@@ -188,6 +189,18 @@ def test_the_command_refuses_in_a_sentence(arguments: list[str], status: int, me
 def test_more_rounds_than_can_be_searched_are_refused() -> None:
     with pytest.raises(SharingError, match="rounds is 100000, for these jobs it can be 5000 at most"):
         shared([(8, 2), (8, 2)], Question("1:1", rounds=100_000))
+
+
+def test_a_stop_is_not_taken_for_too_few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(STOP, "requested", False)
+
+    def stopped(*_: object, **__: object) -> None:
+        STOP.requested = True
+        raise NoneFound("no steady state was found")
+
+    monkeypatch.setattr(search, "solve_wide", stopped)
+    with pytest.raises(NoneFound, match="a: no steady state was found within the limit"):
+        shared([(4, 6), (8, 2)])
 
 
 def test_without_any_time_there_is_a_period(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,6 +66,18 @@ def test_a_sweep_takes_its_own_answer_from_the_cache(tmp_path: Path) -> None:
     assert key != key_of(case_of(small("shapes: [chain]", memory=TIGHT)), options)
 
 
+def test_what_is_not_among_the_activations_is_on_no_placement() -> None:
+    spec = small(CHAIN.replace("keep, ", "offload, "), host="100 kB/s", memory=100_000)
+    found = weft.solve(spec, effort=0.5)
+    titles = {entry["placement"] for entry in found.solver["alternatives"]}
+    assert all(title.endswith(("recomputed", "activations by stage")) for title in titles) and len(titles) > 1
+    assert "every cut" not in found.solver["covered"]
+    keeping = weft.solve(small(CHAIN, memory=100_000), effort=0.5)
+    assert found.makespan > keeping.makespan  # to keep all is faster, and was excluded
+    for name, schedule in weft.compare(spec, effort=0.5).schedules.items():
+        assert schedule.makespan >= found.makespan * (1 - 1e-9), name
+
+
 def test_stages_recompute_only_where_they_may() -> None:
     part = small(CHAIN.replace("recompute", "recompute-half"), memory=10_000)
     table = weft.compare(part, effort=1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from weft.app.export import run_lines
 from weft.app.lib.arguments import TOOL_NAMES
 from weft.cli.main import main
 from weft.runtime.export.tools import TOOLS
+from weft.solver.control.stopping import STOP
 from weft.solver.feasibility.infeasible import NoneFound
 from weft.solver.io.schedule_files import load_schedule
 from weft.solver.judge.validate import violations
@@ -59,6 +61,18 @@ def test_a_plan_is_judged_beside_the_best(spec: Path) -> None:
         weft.compare_plan(spec, layout="Et|t*4L")
 
 
+@pytest.mark.parametrize(("arguments", "said"), [
+    ("--num-layers 5", "--num-layers is 5, but the model of s.yaml has 6"),
+    ("--mtp-num-layers 1", "--mtp-num-layers is 1, but the model of s.yaml has 0"),
+    ("--seq-length 4096", "--seq-length is 4096, but the model of s.yaml has 512"),
+])
+def test_arguments_of_another_model_are_refused(spec: Path, monkeypatch: pytest.MonkeyPatch, arguments: str,
+                                                said: str) -> None:
+    monkeypatch.chdir(spec.parent)
+    with pytest.raises(ValueError, match=re.escape(said)):
+        weft.compare_plan("s.yaml", megatron=f"--pipeline-model-parallel-size 2 {arguments}")
+
+
 GRID = """
 model: {family: gpt, layers: 6, hidden: 512, heads: 8, vocabulary: 8192, sequence: 512}
 cluster: {gpus: 8, device: a100}
@@ -79,6 +93,13 @@ def test_a_plan_for_open_degrees_stands_beside_the_best_grid(tmp_path: Path) -> 
     assert given.best is grid and grid.bound is not None and grid.bound <= grid.step < given.plan.step
     assert grid.title in str(given).replace("\n", " ") or "weft's best grid" in str(given)
     assert layout.plan.step <= given.plan.step  # the degrees that serve the layout best
+
+
+def test_a_stop_before_degrees_are_known_blames_no_degrees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "s.yaml").write_text(f"{GRID}parallel: auto\n")
+    monkeypatch.setattr(STOP, "requested", True)
+    with pytest.raises(NoneFound, match="no time to see which degrees serve the layout best"):
+        weft.compare_plan(tmp_path / "s.yaml", layout="Et*3|t*3L")
 
 
 @pytest.mark.parametrize(("tool", "zero"), [("megatron", (0, 1, 2, 3)), ("deepspeed", (0, 1)),

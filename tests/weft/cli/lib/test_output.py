@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import stat
 import threading
 from dataclasses import replace
@@ -14,6 +15,8 @@ from rich.table import Table
 
 from tests.support.builders import chain, pipeline
 from tests.support.tessel_shapes import shape
+from weft.cli.lib.output import require_writable
+from weft.cli.lib.signals import listening
 from weft.cli.main import main
 from weft.figures import draw
 from weft.solver.baselines import baseline
@@ -212,3 +215,20 @@ def test_any_name_can_be_drawn_and_listed(name: str, tmp_path: Path) -> None:
     table.add_column("x")
     table.add_row(name)
     assert len(table_text(table)) < 3000 and name_text(name)[:3] in table_text(table)
+
+
+@pytest.mark.parametrize("function", ["open", "close"])
+def test_a_stop_while_an_output_is_tried_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str
+                                                        ) -> None:
+    real = getattr(os, function)
+
+    def stopped(*args: object) -> object:
+        found = real(*args)
+        signal.raise_signal(signal.SIGINT)
+        return found
+
+    with listening(), monkeypatch.context() as patch:
+        patch.setattr(os, function, stopped)
+        with pytest.raises(KeyboardInterrupt):
+            require_writable(str(tmp_path / "out.json"))
+    assert not os.listdir(tmp_path)
