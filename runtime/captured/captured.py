@@ -64,6 +64,7 @@ class Captured:
     ``out_spec``: how the results are put together. ``treatment``: what is done to the stages that it is cut into.
     ``under_autocast``: it was captured so, and must run so: the graph says of which types tensors are, but has no
     casts. ``checkpoints``: of each call of ``torch.utils.checkpoint`` in the model, whether it had a policy of its own.
+    ``fixed``: sentences on what the model's own forward does anew in each run, and the graph does not.
     """
 
     model: nn.Module
@@ -74,6 +75,7 @@ class Captured:
     treatment: Treated | None = None
     under_autocast: bool = False
     checkpoints: tuple[bool, ...] = ()
+    fixed: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None,
@@ -102,7 +104,7 @@ class Captured:
 
         failed: Exception | None = None
         try:
-            with without_graphs(), own_backwards() as lost, marked() as marks:
+            with without_graphs(), own_backwards(model) as lost, marked() as marks:
                 exported = export(model, args, kwargs, strict=False)
         except Exception as error:  # of many types: whatever the model's own code raises, too
             failed = error
@@ -183,8 +185,12 @@ class Captured:
         if not self.calls:
             raise CaptureError(f"{type(self.model).__name__} computes nothing: no operator was captured")
         for node in self.calls:
+            place = quoted_place(node.meta.get("stack_trace"))
+            if "_functorch" in getattr(node.target, "__module__", ""):
+                raise CaptureError(f"the operator {node.name}{where(node)}{place} runs inside torch.func.vmap, which "
+                                   "an export does not keep: write it with operators of a batch (bmm, einsum), or cut "
+                                   f"without an export, with {split_advice(self.model)}")
             if isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool):
-                place = quoted_place(node.meta.get("stack_trace"))
                 raise CaptureError(f"the operator {node.name}{where(node)}{place} gives a number that depends on "
                                    "data: compute it outside the model and give it as an argument, or cut without an "
                                    f"export, with {split_advice(self.model)}")
@@ -263,11 +269,12 @@ def _why(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any],
     """Why an export failed, and what to do: of a model that does not run either, that, and what it raised."""
     name, said = type(model).__name__, raised_at(error)
     if any(known in str(error) for known in ("Unsupported output type", "Unsupported input type", "in output, which")):
-        return (f"{name} cannot be exported: {said}: give it and let it return tensors in tuples, lists or dicts, and "
-                "for a model of transformers give use_cache=False among kwargs"), None
+        return (f"{name} cannot be exported: {said}: give it and let it return tensors in tuples, lists or dicts, tell "
+                "torch.export.register_dataclass of a dataclass, and for a model of transformers give use_cache=False "
+                "among kwargs"), None
     called: set[str] = set()
     try:
-        with untouched(model), torch.no_grad(), FunctionWatch(
+        with untouched(model), torch.enable_grad(), FunctionWatch(
                 lambda func, given: called.add(getattr(func, "__name__", ""))):
             model(*args, **kwargs)
     except Exception as own:  # of the user's own code

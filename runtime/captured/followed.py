@@ -10,6 +10,7 @@ tensors, these with their numbers, and with what else they were given.
 from __future__ import annotations
 
 import hashlib
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -31,16 +32,18 @@ from weft.runtime.captured.marks import Marks, marked, own_backwards
 #: What stands for itself among the arguments of an operator.
 PLAIN = (int, float, complex, bool, str, slice, type(None), torch.dtype, torch.device, torch.layout,
          torch.memory_format)
+_MODULES_OWN = set(vars(nn.Module()))
 #: Attributes of a tensor that are tensors.
 TENSORS = {"T", "H", "mT", "mH", "data", "grad", "real", "imag"}
 
 
 @dataclass
 class ForwardCalls:
-    """What the model's own code calls."""
+    """What the model's own code calls, and whether it changes attributes of modules."""
 
     model: nn.Module
     lines: list[str] = field(default_factory=list)
+    changes: bool = False
 
     def see(self, func: Callable[..., Any], given: object) -> None:
         """``func`` is called with ``given``. To ask a tensor for its shape and the like is no call: an export asks too.
@@ -58,8 +61,11 @@ class ForwardCalls:
 
         @wraps(forward)
         def watched(*args: Any, **kwargs: Any) -> Any:
+            before = plain_attributes(model)
             with FunctionWatch(self.see):  # as the innermost of the modes there are then
-                return forward(*args, **kwargs)
+                result = forward(*args, **kwargs)
+            self.changes = plain_attributes(model) != before  # an export takes changes back
+            return result
 
         def enter(module: nn.Module, given: Any) -> None:
             if id(module) in names:  # an export has others around the model
@@ -145,7 +151,7 @@ def followed(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         if isinstance(leaf, Tensor):
             names.setdefault(leaf, f"{i}")
     try:
-        with (untouched(model), _attributes(model), own_backwards() as lost, marked() as marks, _exporting(),
+        with (untouched(model), as_it_was(model), own_backwards(model) as lost, marked() as marks, _exporting(),
               saved_tensors_hooks(lambda tensor: None, lambda nothing: nothing)):  # nothing goes back
             calls, operators = ForwardCalls(model), _Operators(names, marks)
             with calls.watching(), operators:
@@ -159,11 +165,34 @@ def followed(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     return Followed(tuple(calls.lines), operators.digest.hexdigest(), tuple(marks.seen), result)
 
 
+def plain_attributes(model: nn.Module) -> dict[str, str]:
+    """How the numbers, words and rows of such that modules have as attributes are written, by name."""
+    return {f"{path}.{name}".lstrip("."): repr(value) for path, module in model.named_modules()
+            for name, value in vars(module).items() if name not in _MODULES_OWN
+            and all(isinstance(leaf, PLAIN) for leaf in tree_leaves(value))}
+
+
+def changed(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[str], bool]:
+    """Which of these a run of ``model`` changes so that the next one does something else, and ``True``; or, where none
+    does, which each run changes."""
+    states, runs = [plain_attributes(model)], [followed(model, args, kwargs)]
+    with as_it_was(model):
+        for _ in range(2):
+            with untouched(model), torch.no_grad():
+                model(*args, **kwargs)
+            states.append(plain_attributes(model))
+            runs.append(followed(model, args, kwargs))
+    digests = [run.digest if run is not None else "" for run in runs]
+    before, after = states[:2] if digests[0] != digests[1] == digests[2] else states[1:]
+    return [name for name, value in after.items() if before.get(name) != value], (
+        "" not in digests and len(set(digests)) > 1)
+
+
 @contextmanager
-def _attributes(model: nn.Module) -> Iterator[None]:
-    """Afterwards the attributes of all modules are those that they were."""
-    kept = [(held, dict(held)) for module in model.modules()
-            for held in (vars(module), *(value for value in vars(module).values() if type(value) is dict))]
+def as_it_was(model: nn.Module) -> Iterator[None]:
+    """Afterwards the attributes of all modules are those that they were, hooks among them."""
+    kept = [(held, dict(held)) for own in map(vars, model.modules())
+            for held in (own, *(value for value in own.values() if type(value) in (dict, OrderedDict)))]
     try:
         yield
     finally:

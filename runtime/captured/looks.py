@@ -81,10 +81,11 @@ def attribute_of(root: Any, path: object) -> Any:
 
 
 @contextmanager
-def untouched(model: nn.Module) -> Iterator[None]:
-    """Whatever runs inside, buffers, gradients and random state are afterwards as they were."""
-    buffers = {buffer: buffer.clone() for buffer in model.buffers()}
-    gradients = {parameter: parameter.grad for parameter in model.parameters()}
+def untouched(*parts: object) -> Iterator[None]:
+    """Whatever runs inside, buffers and gradients of modules, and random state, are afterwards as they were."""
+    modules = [part for part in parts if isinstance(part, nn.Module)]
+    buffers = {buffer: buffer.clone() for module in modules for buffer in module.buffers()}
+    gradients = {parameter: parameter.grad for module in modules for parameter in module.parameters()}
     for parameter in gradients:
         parameter.grad = None
     try:

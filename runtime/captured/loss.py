@@ -15,6 +15,7 @@ from weft.runtime.interface.training import Loss
 
 #: The value that is trained on, and how the leaves of a target are named in a batch, with their number.
 LOSS, TARGET = "loss", "target."
+_IN_MODEL = "what reads it in the model's forward, and give it to the loss as a part of the result"
 
 
 def loss_of(output: Any) -> Tensor:
@@ -39,6 +40,23 @@ def require_scalar(loss: object, whose: str) -> None:
     if loss.numel() != 1 or not loss.is_floating_point():
         raise CaptureError(f"{whose} the loss has the shape {tuple(loss.shape)} and type {loss.dtype}, it must be one "
                            "floating-point number: take the mean over the micro-batch, or give (sum, count)")
+
+
+def learning(loss: object) -> nn.Module | None:
+    """``loss``, where it is a module with parameters that are trained: they are the last stage's."""
+    is_trained = isinstance(loss, nn.Module) and any(parameter.requires_grad for parameter in loss.parameters())
+    return loss if is_trained else None  # type: ignore[return-value]
+
+
+def require_own(model: nn.Module, loss: object) -> None:
+    """Refuse a ``loss`` that is a module with tensors of ``model``, or with names that it has too."""
+    own = {id(tensor): name for name, tensor in (*model.named_parameters(), *model.named_buffers())}
+    for name, tensor in (*loss.named_parameters(), *loss.named_buffers()) if isinstance(loss, nn.Module) else ():
+        if id(tensor) in own:
+            raise CaptureError(f"the loss has the model's {own[id(tensor)]}: compute {_IN_MODEL}")
+        if f"{LOSS}.{name}" in own.values():
+            raise CaptureError(f"the model has {LOSS}.{name}, as {name} of the loss is called beside it: give the "
+                               "model's another name")
 
 
 class ResultStage(nn.Module):
@@ -71,7 +89,7 @@ class LossStage(ResultStage):
     def __init__(self, stage: nn.Module, spec: TreeSpec, results: Sequence[Any],
                  loss: Callable[..., Loss] | None, target_spec: TreeSpec | None = None) -> None:
         super().__init__(stage, spec, results)
-        self.loss, self.target_spec = loss, target_spec
+        self.loss, self.target_spec, self._is_known = loss, target_spec, False
         self.targets = 0 if target_spec is None else target_spec.num_leaves
 
     def forward(self, *xs: Tensor) -> tuple[Tensor, ...]:
@@ -83,7 +101,7 @@ class LossStage(ResultStage):
         target = None if self.target_spec is None else tree_unflatten(targets, self.target_spec)
         name = getattr(self.loss, "__name__", type(self.loss).__name__)
         try:
-            loss = one_tensor(given := self._loss(output, target))
+            loss = one_tensor(given := self._known(output, self._loss(output, target)))
         except LossError as error:
             raise CaptureError(f"{name}: {error}") from None
         if isinstance(given, tuple):
@@ -99,3 +117,23 @@ class LossStage(ResultStage):
             name = getattr(self.loss, "__name__", type(self.loss).__name__)
             raise CaptureError(f"loss cannot be called: {name} raised {raised_at(error)}: it is called with the "
                                "model's result and the target of one micro-batch") from error
+
+    def _known(self, output: Any, given: Any) -> Any:
+        """The loss ``given``, which has no gradients for parameters but those of ``output`` and its own."""
+        found = [leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor) and leaf.grad_fn is not None]
+        if self._is_known or not found:
+            return given
+        self._is_known, parts = True, [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
+        own = {id(tensor) for tensor in (*parts, *(self.loss.parameters() if isinstance(self.loss, nn.Module) else ()))}
+        seen, left = {leaf.grad_fn for leaf in parts}, [leaf.grad_fn for leaf in found]
+        while left:
+            if (step := left.pop()) is None or step in seen:
+                continue
+            seen.add(step)
+            left += [before for before, _ in step.next_functions]
+            if isinstance(read := getattr(step, "variable", None), nn.Parameter) and id(read) not in own:
+                name = getattr(self.loss, "__name__", type(self.loss).__name__)
+                raise CaptureError(f"{name}: the loss reads a parameter of the shape {tuple(read.shape)}: if it is the "
+                                   f"model's, compute {_IN_MODEL}; if it is the loss's own, give a module that has it "
+                                   "as loss")
+        return given

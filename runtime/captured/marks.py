@@ -18,11 +18,12 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.utils.checkpoint as torchs
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import Function
 from torch.fx import Node
 from torch.fx.proxy import TracerBase
 
+_Below: Any = Function.__mro__[1]
 #: Where a mark is among the meta data of an operator: torch copies what it has there when it traces a graph once more.
 _MARK = "ac_graph_id"
 
@@ -116,25 +117,25 @@ def marked() -> Iterator[Marks]:
 
 
 @contextmanager
-def own_backwards() -> Iterator[list[str]]:
-    """What is found while a model runs inside, as words for a sentence."""
-    found: list[str] = []
-    apply: Any = Function.__dict__["apply"]
+def own_backwards(model: nn.Module) -> Iterator[list[str]]:
+    """What ``model`` has, and what is found while it runs inside, as words for a sentence."""
+    found = [f"a backward hook on {name or 'itself'}" for name, module in model.named_modules()
+             if module._backward_hooks or module._backward_pre_hooks]
     register_hook: Callable[..., Any] = torch.Tensor.register_hook
 
     def applied(cls: type[Function], *args: Any, **settings: Any) -> Any:
         if not cls.__module__.startswith("torch."):
             found.append(f"torch.autograd.Function {cls.__name__}")
-        return apply.__get__(None, cls)(*args, **settings)
+        return super(_Below, cls).apply(*args, **settings)
 
     def hooked(tensor: Tensor, hook: Callable[..., Any]) -> Any:
         found.append("a hook on a tensor")
         return register_hook(tensor, hook)
 
-    Function.apply = classmethod(applied)  # type: ignore[assignment,method-assign]
+    _Below.apply = classmethod(applied)  # what Function.apply calls, which the model may have got before
     torch.Tensor.register_hook = hooked  # type: ignore[method-assign]
     try:
         yield found
     finally:
-        Function.apply = apply  # type: ignore[method-assign]
+        del _Below.apply
         torch.Tensor.register_hook = register_hook  # type: ignore[method-assign]

@@ -13,8 +13,10 @@ from __future__ import annotations
 import hashlib
 import operator
 import os
+import random
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,11 +26,12 @@ from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
 from torch.utils._pytree import tree_flatten
 
-from weft.runtime.captured.captured import Captured, autocasts, is_elsewhere, names_of
+from weft.runtime.captured.captured import Captured, CaptureError, autocasts, is_elsewhere, names_of
 from weft.runtime.captured.cut import register
-from weft.runtime.captured.followed import Followed, ForwardCalls, followed, looks_of
+from weft.runtime.captured.followed import Followed, ForwardCalls, as_it_was, changed, followed, looks_of
 from weft.runtime.captured.marks import mark_of, put_mark
 from weft.runtime.captured.regions import UnderAutocast, under_autocast
+from weft.runtime.ranks.words import some
 from weft.solver.io.kept import keep, read_kept, sources_digest
 
 CAPTURE_FORMAT = "weft.capture-cache/1"
@@ -58,20 +61,38 @@ def captured_or_remembered(model: nn.Module, args: Sequence[Any], kwargs: Mappin
     Raises what that does.
     """
     if folder is None or is_elsewhere(model) or (key := _key(model, args, kwargs)) is None:
-        return Captured.of(model, args, kwargs, device)
+        return _captured(model, args, kwargs, device, ForwardCalls(model))
     path = folder / "captures" / f"{key}.json"
     entry = read_kept(path, CAPTURE_FORMAT, key, "capture")
     run = None if entry is None else followed(model, args, kwargs)
     if entry is not None and run is not None and entry["digest"] == run.digest and (
             found := _found(entry, model, args, kwargs, run)) is not None:
         return found
-    calls = ForwardCalls(model)
-    with calls.watching():
-        captured = Captured.of(model, args, kwargs, device)
+    captured = _captured(model, args, kwargs, device, calls := ForwardCalls(model))
     run = run or followed(model, args, kwargs)
     if run is not None and (run.calls, run.checkpoints) == (tuple(calls.lines), captured.checkpoints):
         _keep(path, key, captured, args, kwargs, run)
     return captured
+
+
+def _captured(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], device: torch.device,
+              calls: ForwardCalls) -> Captured:
+    """A new capture, whose ``calls`` are seen, with what it has fixed."""
+    drawn = random.getstate()
+    with as_it_was(model), calls.watching():
+        captured = Captured.of(model, args, kwargs, device)
+    kind, fixed = type(model).__name__, list[str]()
+    if random.getstate() != drawn:
+        fixed.append(f"the forward of {kind} draws from Python's random, of which the capture keeps what was drawn "
+                     "once: draw by torch's operators, or switch it off (layerdrop=0)")
+    if calls.changes and not is_elsewhere(model):
+        names, matters = changed(model, args, kwargs)
+        if names and matters:
+            raise CaptureError(f"{kind} computes with {some(names, 3)}, which its forward changes, while a capture "
+                               "keeps what it is in one run: make it a buffer, and change that in place")
+        fixed += [f"the forward of {kind} changes {some(names, 3)} in each run, which the pipeline does not: nothing "
+                  "that it computes depends on that now"] if names else []
+    return replace(captured, fixed=tuple(fixed))
 
 
 def _key(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
@@ -109,7 +130,7 @@ def _keep(path: Path, key: str, captured: Captured, args: Sequence[Any], kwargs:
                                                  tree_flatten(run.result)[1]):
         return
     try:
-        held = {"digest": run.digest, "checkpoints": list(captured.checkpoints),
+        held = {"digest": run.digest, "checkpoints": list(captured.checkpoints), "fixed": list(captured.fixed),
                 "nodes": [_written(captured, node) for node in captured.graph_module.graph.nodes]}
     except _Unkept:
         return  # it is captured anew next time
@@ -212,7 +233,8 @@ def _found(entry: Mapping[str, Any], model: nn.Module, args: Sequence[Any], kwar
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError):
         return None
     return Captured(model, graph_module, names_of(model), tree_flatten((tuple(args), dict(kwargs)))[1],
-                    tree_flatten(run.result)[1], under_autocast=autocasts(), checkpoints=tuple(entry["checkpoints"]))
+                    tree_flatten(run.result)[1], under_autocast=autocasts(), checkpoints=tuple(entry["checkpoints"]),
+                    fixed=tuple(entry["fixed"]))
 
 
 def _know(node: Node, held: Mapping[str, Any]) -> None:

@@ -1,8 +1,9 @@
-"""A model's parameters and buffers, each once, with all names that it has there."""
+"""The parameters and buffers of a model, and of its loss, each once, with all names that it has there."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from itertools import chain
 from typing import NamedTuple
 
 from torch import Tensor, nn
@@ -24,10 +25,14 @@ class NamedTensor(NamedTuple):
         return self.names[0]
 
 
-def named_tensors(model: nn.Module) -> list[NamedTensor]:
-    """All parameters and buffers of ``model``; tied ones are one."""
+def named_tensors(model: nn.Module, loss: nn.Module | None = None) -> list[NamedTensor]:
+    """All parameters and buffers of ``model``, and of ``loss``, as if it were the model's ``loss``; tied ones are one.
+    """
     found: dict[int, NamedTensor] = {}
-    for prefix, module in model.named_modules(remove_duplicate=False):
+    parts = model.named_modules(remove_duplicate=False)
+    if loss is not None:
+        parts = chain(parts, loss.named_modules(prefix="loss", remove_duplicate=False))
+    for prefix, module in parts:
         passing = module._non_persistent_buffers_set
         for name, tensor in (*module._parameters.items(), *module._buffers.items()):
             if tensor is not None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
+from torch import Tensor, UntypedStorage
 from torch.autograd.profiler import profile  # torch.profiler's imports what compiles, which takes over a second
 
 from weft.runtime.ranks.allocator import keep_freed_memory
@@ -72,6 +73,13 @@ def memory_of(run: Callable[[], T], device: torch.device,
         level += size
         peak = max(peak, level)
     return result, Memory(level, peak)
+
+
+def memories(tensor: Tensor) -> list[UntypedStorage]:
+    """What ``tensor`` lies in: of a sparse one its places and its values."""
+    names = {torch.sparse_coo: ("_indices", "_values"), torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+             torch.sparse_csc: ("ccol_indices", "row_indices", "values")}.get(tensor.layout)
+    return [part.untyped_storage() for part in ([getattr(tensor, name)() for name in names] if names else [tensor])]
 
 
 class Timer:

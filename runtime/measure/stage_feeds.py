@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 from weft.runtime.interface.counting import one_tensor
 from weft.runtime.interface.training import Boundary, Training
-from weft.runtime.measure.measure import available_bytes
+from weft.runtime.measure.measure import available_bytes, memories
 from weft.runtime.measure.stage_costs import MeasureError
 
 #: How many times the bytes of all that its operators give must be free for a stage to be run unforeseen.
@@ -239,8 +239,7 @@ def _foresee(function: Callable[..., Any], inputs: Callable[[], list[Tensor]], w
     kept: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
-        place = tensor.untyped_storage()
-        kept[place._cdata] = place.nbytes()
+        kept.update((part._cdata, part.nbytes()) for part in memories(tensor))
         return tensor.detach()  # an operation that saves its own result would hold itself, and the weights, for ever
 
     shapes = nullcontext() if with_numbers else FakeTensorMode(allow_non_fake_inputs=True)

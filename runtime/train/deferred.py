@@ -23,6 +23,11 @@ import torch
 from torch import Tensor, nn
 
 
+def is_hooked(tensor: Tensor) -> bool:
+    """Whether torch tells somebody of its gradient, as a gradient that is made in W does not come through torch."""
+    return bool(tensor._backward_hooks)
+
+
 class Formula:
     """What one operator computes, and how its weights' gradients are made later.
 

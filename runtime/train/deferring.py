@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from weft.runtime.train.deferred import Again, DeferredOperator, Formula
+from weft.runtime.train.deferred import Again, DeferredOperator, Formula, is_hooked
 from weft.runtime.train.formulas import Convolution, Linear, Table, same_padding
 
 #: What makes the formula of a layer, or ``None`` where this one cannot wait.
@@ -97,7 +97,7 @@ def _is_plain(layer: nn.Module) -> bool:
     """Whether its parameters are where a layer of its type has them: not made anew by a hook, and of real numbers."""
     parameters = list(layer.parameters())
     is_there = "weight" in layer._parameters or not hasattr(layer, "weight")
-    return is_there and bool(parameters) and not any(p.is_complex() for p in parameters)
+    return is_there and bool(parameters) and not any(p.is_complex() or is_hooked(p) for p in parameters)
 
 
 def _linear(layer: nn.Linear) -> Formula:

@@ -17,7 +17,7 @@ import torch.distributed.checkpoint as dcp
 from torch.nn.utils import clip_grad_norm_
 from torch.optim.lr_scheduler import LRScheduler, MultiStepLR
 
-from tests.support.captured_models import Case, made
+from tests.support.captured_models import Case, LearnedLoss, halved, made
 from tests.support.pipeline_ranks import EPS, planned_once, run_parts
 from weft.app.pipeline.run.pipe import PipelineEngine
 from weft.runtime.captured.materials import Materials
@@ -103,6 +103,27 @@ def resumed(folder: Path) -> dict[str, Any]:
         behind = pipe.resume(folder / "checkpoints", optimizer)
         return {"behind": behind, "losses": trained(pipe, optimizer, range(2, 4)), "steps": pipe.steps,
                 "state": pipe.state_dict(), "own": list(pipe.state_dict(whole=False))}
+
+
+def of_losses(folder: Path) -> dict[str, Any]:
+    """A loss that learns, of a model with a hook: two steps, a checkpoint, and two more; the last two once again from
+    the checkpoint, in other stages."""
+    found: dict[str, Any] = {}
+    for again, cut in enumerate((20, 34)):
+        loss = LearnedLoss()
+        if again:
+            torch.nn.init.zeros_(loss.scale)
+        case = made("gpt", SIZE)._replace(loss=loss)
+        with piped(case._replace(model=halved(case.model)), cuts=[cut], schedule="zb-h1") as pipe:
+            none = all(p.grad is None for p in loss.parameters())
+            optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-2, eps=EPS)
+            before = [] if pipe.resume(folder / "of losses", optimizer) else trained(pipe, optimizer, range(2))
+            if not again:
+                pipe.save(folder / "of losses", optimizer)
+            found["again" if again else "losses"] = before + trained(pipe, optimizer, range(2, 4))
+            found[f"state{again}"], found[f"none{again}"] = pipe.state_dict(), none
+            pipe.load_state_dict(made("gpt", SIZE).model.state_dict())  # the plain model's
+    return found
 
 
 def drawn(folder: Path) -> dict[str, Any]:
@@ -277,7 +298,7 @@ def profiled(folder: Path) -> dict[str, Any]:
 
 PARTS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "accumulated": accumulated, "added": added, "saved": saved, "resumed": resumed, "drawn": drawn,
-    "drawn_again": drawn_again, "meta": meta, "made_here": made_here,
+    "of_losses": of_losses, "drawn_again": drawn_again, "meta": meta, "made_here": made_here,
     "narrow": narrow, "narrow_on_meta": narrow_on_meta, "cast": cast, "with_compile": with_compile,
     "of_schedulers": of_schedulers, "in_halves": in_halves, "profiled": profiled}
 

@@ -24,7 +24,7 @@ from weft.runtime.captured.captured import is_item
 from weft.runtime.captured.operators.makers import MAKERS, NOT_AGAIN, Made, arguments
 from weft.runtime.captured.purity import Purity, is_random, operator_name, written
 from weft.runtime.captured.regions import UnderAutocast
-from weft.runtime.train.deferred import Again, DeferredOperator, Formula
+from weft.runtime.train.deferred import Again, DeferredOperator, Formula, is_hooked
 from weft.runtime.train.formulas import LIGHT, Linear, Product
 
 #: Views of a matrix that a linear layer has in it already.
@@ -107,7 +107,7 @@ class Layers:
 
     def _is_wanted(self, it: Made) -> bool:
         parameters = [p for weight in it.weights for p in self._leaves(weight)]
-        if any(p.is_complex() for p in parameters):
+        if any(p.is_complex() or is_hooked(p) for p in parameters):
             return False
         return not isinstance(it.formula, LIGHT) or (self.light and any(p.requires_grad for p in parameters))
 

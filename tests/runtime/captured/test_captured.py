@@ -39,6 +39,20 @@ class Idle(nn.Module):
         return self.used(x)  # type: ignore[no-any-return]
 
 
+class Mapped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Parameter(torch.ones(2, 3, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.func.vmap(torch.matmul, (None, 0))(x, self.layers)
+
+
+def test_what_runs_inside_vmap_is_refused() -> None:
+    with pytest.raises(CaptureError, match=r"runs inside torch.func.vmap, which an export does not keep: write"):
+        Captured.of(Mapped(), (torch.ones(4, 3),))
+
+
 def test_a_branch_on_a_value_is_refused() -> None:
     with pytest.raises(CaptureError, match=r"^Branches cannot be exported: .*at test_captured.py:\d+ \(return x"):
         Captured.of(Branches(), (torch.ones(3),))

@@ -13,7 +13,7 @@ from tests.support.captured_models import made
 from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.cut import CapturedCut
 from weft.runtime.captured.division import Data, Goal, training_of
-from weft.runtime.captured.loss import LossStage
+from weft.runtime.captured.loss import LossStage, require_own
 from weft.runtime.measure.stage_feeds import feeds_of
 
 
@@ -40,6 +40,34 @@ def test_a_loss_that_is_none_is_one_sentence(loss: Any, said: str) -> None:
     with pytest.raises(CaptureError, match=said) as found:
         stage(loss)(torch.ones(2), torch.ones(2))
     assert "\n" not in str(found.value)
+
+
+class Proxies(nn.Module):
+    """A loss with a parameter of its own, or of the model's."""
+
+    def __init__(self, own: nn.Parameter) -> None:
+        super().__init__()
+        self.own = own
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        return (output * self.own * target).mean()
+
+
+def test_a_parameter_that_only_the_loss_reads_is_its_own_or_refused() -> None:
+    own = nn.Parameter(torch.ones(2))
+    assert stage(Proxies(own))(own * 2, torch.ones(2))[0].requires_grad
+    with pytest.raises(CaptureError, match=r"^<lambda>: the loss reads a parameter of the shape \(2,\): if it is the "
+                                           "model's, compute what reads it in the model's forward, .*give a module"):
+        stage(lambda output, target: (output * own * target).mean())(torch.ones(2), torch.ones(2))
+
+
+def test_a_loss_has_nothing_of_the_model() -> None:
+    model = nn.ModuleDict({"a": nn.Linear(2, 2), "loss": nn.ParameterDict({"own": nn.Parameter(torch.ones(2))})})
+    require_own(model, nn.CrossEntropyLoss(torch.ones(3)))
+    for parameter, said in ((model["a"].bias, "the loss has the model's a.bias: compute what reads it"),
+                            (nn.Parameter(torch.ones(2)), "the model has loss.own, as own of the loss is called")):
+        with pytest.raises(CaptureError, match=said):
+            require_own(model, Proxies(parameter))  # type: ignore[arg-type]
 
 
 def test_a_loss_that_looks_at_its_numbers_is_measured() -> None:

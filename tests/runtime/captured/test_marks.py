@@ -21,24 +21,33 @@ class Rounded(torch.autograd.Function):
         return gradient
 
 
+_rounded = Rounded.apply
+
+
 class Own(nn.Module):
-    def __init__(self, hook: bool) -> None:
+    def __init__(self, kind: str) -> None:
         super().__init__()
-        self.layer, self.hook = nn.Linear(4, 4), hook
+        self.layer, self.kind = nn.Linear(4, 4), kind
+        if kind == "module":
+            self.layer.register_full_backward_hook(lambda module, gradients, given: None)
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.layer(x)
-        if not self.hook:
+        if self.kind == "bound":
+            return _rounded(y)  # type: ignore[no-untyped-call,no-any-return]
+        if self.kind == "function":
             return Rounded.apply(y)  # type: ignore[no-untyped-call,no-any-return]
         y = y.tanh()
         y.register_hook(lambda gradient: 2 * gradient)  # type: ignore[no-untyped-call]
         return y
 
 
-@pytest.mark.parametrize(("hook", "said"), [(False, "torch.autograd.Function Rounded"), (True, "a hook on a tensor")])
-def test_it_is_refused_in_one_sentence(hook: bool, said: str) -> None:
+@pytest.mark.parametrize(("kind", "said"), [
+    ("function", "torch.autograd.Function Rounded"), ("bound", "torch.autograd.Function Rounded"),
+    ("tensor", "a hook on a tensor"), ("module", "a backward hook on layer")])
+def test_it_is_refused_in_one_sentence(kind: str, said: str) -> None:
     x = torch.randn(2, 4)
     with pytest.raises(CaptureError, match=f"Own has a backward of its own, {said}, .*split="):
-        Captured.of(Own(hook), (x,))
+        Captured.of(Own(kind), (x,))
     assert Rounded.apply(x).shape == x.shape  # type: ignore[no-untyped-call]
     Captured.of(nn.Linear(4, 4), (x,))

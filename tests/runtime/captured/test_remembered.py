@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,49 @@ def told(captured: Captured) -> Any:
             [(captured.name_of(value), value.requires_grad, value.tolist()) for node in nodes
              if node.op == "get_attr" for value in [captured.attribute(node)]],
             [[path for path, _ in node.meta.get("nn_module_stack", {}).values()] for node in nodes])
+
+
+class Changing(nn.Module):
+    """A model that changes what it has, as ``kind`` says."""
+
+    seen: Tensor
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.layer, self.kind, self.calls, self.ready = nn.Linear(3, 3), kind, 0, False
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.kind == "hooks" and not self.ready:
+            self.layer.register_forward_hook(lambda module, given, result: result + 1)
+        y: Tensor = self.layer(x)
+        if self.kind == "buffer":
+            self.seen += 1
+            return y * self.seen
+        if self.kind == "first" and not self.ready:
+            y = y - y.mean(0)
+        if self.kind == "random" and random.random() < 0:
+            y = y + 1
+        self.ready, self.calls = True, self.calls + (self.kind in ("used", "told"))
+        return y * self.calls if self.kind == "used" else y
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize(("kind", "said"), [
+    ("buffer", ""), ("memory", ""), ("hooks", ""),
+    ("told", "the forward of Changing changes calls in each run, which the pipeline does not"),
+    ("random", "the forward of Changing draws from Python's random, of which the capture keeps what was drawn once")])
+def test_what_a_capture_fixes_is_said(kind: str, said: str, kept: bool, tmp_path: Path) -> None:
+    for _ in range(2):
+        fixed = capture(model := Changing(kind), tmp_path if kept else None).fixed
+        assert len(fixed) == bool(said) and all(sentence.startswith(said) for sentence in fixed)
+        assert not model.calls and not model.ready and not model.seen and not model.layer._forward_hooks
+
+
+@pytest.mark.parametrize(("kind", "named"), [("used", "calls"), ("first", "ready")])
+def test_what_is_computed_with_an_attribute_that_changes_is_refused(kind: str, named: str, tmp_path: Path) -> None:
+    with pytest.raises(CaptureError, match=f"^Changing computes with {named}, which its forward changes, while a capt"):
+        capture(Changing(kind), tmp_path)
 
 
 CHANGES: dict[str, dict[str, Any]] = {

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from weft.runtime.measure.measure import Memory, Sample, memory_of
+from weft.runtime.measure.measure import Memory, Sample, memories, memory_of
 
 CPU = torch.device("cpu")
 
@@ -18,6 +18,12 @@ def test_every_block_of_memory_is_counted() -> None:
 
     result, memory = memory_of(run, CPU)
     assert memory == Memory(result.nbytes, 1_024_000 + result.nbytes)
+
+
+def test_a_sparse_tensor_lies_in_its_places_and_its_values() -> None:
+    dense = torch.eye(4, dtype=torch.float64)
+    found = [memories(each) for each in (dense, dense.to_sparse(), dense.to_sparse_csr(), dense.to_sparse_csc())]
+    assert [(len(parts), parts[-1].nbytes()) for parts in found] == [(1, 128), (2, 32), (3, 32), (3, 32)]
 
 
 def test_the_median_does_not_follow_one_slow_lap() -> None:

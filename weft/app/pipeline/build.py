@@ -7,6 +7,7 @@ import hashlib
 import os
 import shlex
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_flatten
 
 from weft.app.pipeline.lib.asked import arguments_of, looks_of, require_apart, require_plan
@@ -39,14 +41,17 @@ from weft.runtime.captured.division import Goal, InputLeaf, ModelDivision
 from weft.runtime.captured.inputs.batch import BatchLayout, micro_batch
 from weft.runtime.captured.inputs.batch_dims import Dims, dims_of, leaves_of, positional_names, target_dim
 from weft.runtime.captured.looks import looked_at
+from weft.runtime.captured.loss import learning, require_own
 from weft.runtime.captured.materials import Materials
 from weft.runtime.captured.purity import Purity
 from weft.runtime.captured.remembered import captured_or_remembered
+from weft.runtime.checkpoint.model_names import named_tensors
 from weft.runtime.plan.plan import Plan
 from weft.runtime.ranks.session import Session, SessionError, join
 from weft.runtime.ranks.within import join_within
 from weft.runtime.ranks.words import some
 from weft.runtime.replay.stepping import THEIRS, stages_of
+from weft.runtime.train.deferred import is_hooked
 from weft.runtime.transports.registry import device_for
 from weft.solver.io.writing import cache_folder
 
@@ -118,7 +123,7 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
     session.agree_on(options.settings(), "the arguments of weft.pipeline")
     session.watch.doing("capturing the model")
     count, loss = options.micro_batches, options.loss
-    full = {} if options.dtype is None else lowered(module, options.dtype)
+    full = {} if options.dtype is None else lowered(module, options.dtype, learning(loss))
     args, kwargs = typed((args, kwargs), options.dtype)
     leaves = leaves_of(module, args, kwargs)
     dims = dims_of(options.batch_dims, leaves, tree_flatten((args, kwargs))[0])
@@ -136,7 +141,7 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
         captured.require_fixed()
         captured = captured if options.backends is None else stages_by(captured, ())
     purity = Purity(captured, options.light) if isinstance(captured, Captured) else None
-    _require_equal(session, captured, looks_of((args, kwargs, options.target)),
+    _require_equal(session, captured, looks_of((args, kwargs, options.target)), loss,
                    None if materials is None else materials.facts)
     goal = Goal(loss, None if loss is None else target_spec(options.target))
     example = _example(captured, part_args, part_kwargs, None if loss is None else options.target, goal, count,
@@ -148,6 +153,11 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
     captured = treated_as_planned(captured, made.plan, example.leaves, dims)
     seed = session.everywhere(torch.initial_seed() if options.seed is None else options.seed, "agreeing on a seed")[0]
     cut, notes = divided(captured, made.places, purity), made.notes
+    if isinstance(captured, Captured):
+        notes = (*notes, *captured.fixed)
+        if session.process(session.rank) == 0:
+            for sentence in captured.fixed:
+                warnings.warn(sentence, stacklevel=4)
     if unread:
         notes = (*notes, f"no operator reads the numbers of {some(unread, 3)}, which stay as they are")
     require_backwards(cut, made.plan)
@@ -237,24 +247,36 @@ def _require_plain(module: object, options: PipelineOptions, device: torch.devic
     require_types(options.dtype, options.autocast)
     require_compile(options.compile)
     require_apart(options)
-    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+    require_own(module, loss)
+    for (name, *_), tensor, _ in named_tensors(module, loss if isinstance(loss, nn.Module) else None):
+        if is_lazy(tensor):
+            raise CaptureError(f"{name} has no shape yet, as of a lazy layer: run the model once on a batch before "
+                               "weft.pipeline")
+        if tensor._post_accumulate_grad_hooks:
+            raise CaptureError(f"{name} has a hook that follows its gradient, which would run once a micro-batch: do "
+                               "in the training loop, after step, what it does")
+        moved = [each for each in ("dtype", "fully_shard", "tensor_parallel") if getattr(options, each)]
+        if is_hooked(tensor) and moved:
+            raise CaptureError(f"{name} has a hook on its gradient, which with {moved[0]} is that of another tensor: "
+                               "leave one of them out")
         if not tensor.is_meta and tensor.device.type != device.type:
             raise CaptureError(f"{name} is on {tensor.device}, but this rank runs on {device}: move the model there "
                                "before weft.pipeline")
 
 
-def _require_equal(session: Session, captured: Model, example: object, materials: object) -> None:
+def _require_equal(session: Session, captured: Model, example: object, loss: object, materials: object) -> None:
     """Refuse ranks that have built another model, or the same with other numbers; ``materials`` stand for those that
     are to come."""
     facts = {"the example's shapes and types": repr(example),
              "the model's operators": captured.digest,
-             "the model's values": (_values(captured.model), materials)}
+             "the model's values": (_values(captured.model), materials),
+             "the loss's values": _values(loss) if isinstance(loss, nn.Module) else None}
     everywhere = session.everywhere(facts, "comparing the models")
     hints = {"the example's shapes and types": "give an example of one kind on all ranks",
              "the model's operators": "build the same model, from the same versions of its code, on all ranks; if its "
                                      "forward goes through a set of names, start them with PYTHONHASHSEED=0",
-             "the model's values": "call torch.manual_seed with one number before the model is built, or load one "
-                                   "state dict on all ranks"}
+             **dict.fromkeys(("the model's values", "the loss's values"), "call torch.manual_seed with one number "
+                             "before the model is built, or load one state dict on all ranks")}
     for what, hint in hints.items():
         for process, other in enumerate(everywhere):
             if other[what] != everywhere[0][what]:
@@ -266,8 +288,8 @@ def _values(model: nn.Module) -> str:
     total = hashlib.sha256()
     for name, value in model.state_dict().items():
         if isinstance(value, Tensor) and not value.is_meta:
-            wide = value.detach().reshape(-1).to(torch.float64) if not value.is_complex() else torch.view_as_real(
-                value.detach()).reshape(-1).double()
+            whole = value.detach().to_dense()
+            wide = (torch.view_as_real(whole) if whole.is_complex() else whole).reshape(-1).double()
             total.update(f"{name} {float(wide.sum())!r} {float(torch.linalg.vector_norm(wide))!r}".encode())
     return total.hexdigest()
 

@@ -18,6 +18,7 @@ from types import CodeType
 from typing import Any
 
 import torch
+from torch import nn
 
 from weft.app.pipeline.lib.asked import looks_of
 from weft.app.pipeline.lib.options import PipelineOptions
@@ -109,6 +110,9 @@ def _of_function(function: Callable[..., Any] | None) -> object:
     """What tells a function from others: what it does, by its code."""
     if isinstance(function, partial):
         return _of_function(function.func), function.args, function.keywords
+    if isinstance(function, nn.Module):
+        return (repr(function), [_of_function(type(part).forward) for part in function.modules()],
+                [(name, looks_of(p), p.requires_grad) for name, p in function.named_parameters()])
     code = getattr(function, "__code__", None)
     return repr(function) if code is None else _of_code(code)
 

@@ -42,11 +42,13 @@ def require_types(dtype: object, autocast: object) -> None:
                            "weights as they are")
 
 
-def lowered(module: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Bring ``module`` to ``dtype``, in place; gives its parameters as they were, by name."""
-    before = {item.name: item.tensor.detach() for item in named_tensors(module)
+def lowered(module: nn.Module, dtype: torch.dtype, loss: nn.Module | None = None) -> dict[str, Tensor]:
+    """Bring ``module`` and ``loss`` to ``dtype``, in place; gives parameters as they were, by name."""
+    before = {item.name: item.tensor.detach() for item in named_tensors(module, loss)
               if isinstance(item.tensor, nn.Parameter)}
-    module.to(dtype)
+    for part in (module, loss):
+        if part is not None:
+            part.to(dtype)
     return before
 
 

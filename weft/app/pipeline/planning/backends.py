@@ -81,7 +81,7 @@ def _measured(ranks: Ranks, places: Sequence[int], s: int, name: str) -> StageCo
         return None
     plain = ranks.training(places)
     training = ranks.computed_by([name if stage == s else EAGER for stage in range(len(places) + 1)]).training(places)
-    with untouched(captured.model):
+    with untouched(captured.model, ranks.goal.loss):
         feeds = feeds_of(plain, device)
         for before in range(s):
             feeds.pass_by(before, plain.stages[before])

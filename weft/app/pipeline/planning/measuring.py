@@ -187,7 +187,7 @@ class Ranks:
         """The stages of ``training``, each measured by the rank that would run it, all at once."""
         own = [s for s in training.stages if rank_of(s) == self.session.rank]
         self.session.barrier("to measure stages")
-        with untouched(self.captured.model):
+        with untouched(self.captured.model, self.goal.loss):
             mine = measure_stages(training, device=self.session.device, repeats=REPEATS, only=own,
                                   slots=True)
         found = [cost for each in self.session.exchange(mine, "measuring stages") for cost in each]
@@ -197,7 +197,8 @@ class Ranks:
     def stepping(self, places: Sequence[int], plan: Plan) -> Iterator[PlannedSteps]:
         """Steps of ``plan`` with the stages of the cut at ``places``, of which nothing is left afterwards."""
         ranks = self.computed_by(plan.solver.get(STAGE_BACKENDS, ()))
-        with (ranks._as_run(places, stages_of(plan, self.session.rank)) as training, untouched(self.captured.model),
+        own = stages_of(plan, self.session.rank)
+        with (ranks._as_run(places, own) as training, untouched(self.captured.model, self.goal.loss),
               closing(PlannedSteps(plan, self.session, training)) as found):
             yield found
 

@@ -77,7 +77,7 @@ class PipelineEngine(Holding):
         training = self._ready.training(first)
         training.clip_norm, training.scaling = options.clip_norm, scaling_of(options.dtype, options.autocast)
         training.fully_shard = options.fully_shard
-        self._state = PipelineState(session, cut, plan.stage_ranks or ())
+        self._state = PipelineState(session, cut, plan.stage_ranks or (), goal.loss)
         training.masters = masters_of(self._state.trained, self._full, options.dtype)
         if training.masters is not None:
             self._state.train(training.masters)
@@ -305,7 +305,8 @@ class PipelineEngine(Holding):
         if self._stepping.added:
             raise BatchError("a plan is due while batches are added up: let accumulate end before it")
         before, optimizer, steps = self._state, self._following.optimizer, self.steps
-        after = PipelineState(self.session, self._recut(plan, self._following.places)[0], plan.stage_ranks or ())
+        after = PipelineState(self.session, self._recut(plan, self._following.places)[0], plan.stage_ranks or (),
+                              self.goal.loss)
         self._leave_plan()
         moved = move(before, after, optimizer)
         self._begin(plan, self._following.places)

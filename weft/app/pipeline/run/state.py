@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.captured.division import ModelDivision
+from weft.runtime.captured.loss import learning
 from weft.runtime.checkpoint import model_checkpoint
 from weft.runtime.checkpoint.files import Marker, place_of_run
 from weft.runtime.checkpoint.model_names import NamedTensor, fitted, named_tensors
@@ -24,29 +25,32 @@ from weft.runtime.train.sharding import Sharding, shared_as, whole_of
 
 
 class PipelineState:
-    """This rank's part of the state of ``cut``, whose stages are on ``stage_ranks``.
+    """This rank's part of the state of ``cut``, whose stages are on ``stage_ranks``, and of a ``loss`` that learns,
+    which is the last stage's.
 
     With ``masters`` (:meth:`train`), these are the state of what is trained; shares are made whole for that. A
     tensor that several ranks hold counts as the first one's; one that no stage reads as rank 0's.
     """
 
-    def __init__(self, session: Session, cut: ModelDivision, stage_ranks: Sequence[int]) -> None:
-        self.session, self.model = session, cut.captured.model
+    def __init__(self, session: Session, cut: ModelDivision, stage_ranks: Sequence[int], loss: object = None) -> None:
+        self.session, self.model, self.loss = session, cut.captured.model, learning(loss)
         self.masters: MasterWeights | Sharding | None = None
         self.kind = type(self.model).__name__
         self._places: dict[Path, Path] = {}  # where this run saves, by the folder that it is told
         self._begun: Path | None = None  # the checkpoint that it went on from
+        self.of_loss = [] if self.loss is None else [*self.loss.parameters(), *self.loss.buffers()]
         self.holders: dict[int, set[int]] = {}  # by id of a tensor: the ranks that hold it
         for stage, rank in enumerate(stage_ranks):
             for tensor in cut.tensors(stage):
                 self.holders.setdefault(id(tensor), set()).add(rank)
+        self.holders.update((id(tensor), {stage_ranks[-1]}) for tensor in self.of_loss)
         self.owner = {own: min(ranks) for own, ranks in self.holders.items()}
         self.held = {own for own, ranks in self.holders.items() if session.rank in ranks}
 
     @cached_property
     def tensors(self) -> list[NamedTensor]:
-        """All of the model's."""
-        return named_tensors(self.model)
+        """All of the model's, and of the loss's."""
+        return named_tensors(self.model, self.loss)
 
     def train(self, masters: MasterWeights | Sharding) -> None:
         """Let ``masters`` be what is trained."""
@@ -84,8 +88,7 @@ class PipelineState:
         found: dict[str, Tensor] = {}
         for each in reversed(self.session.exchange({n: v.cpu() for n, v in mine.items()}, "gathering the state")):
             found.update(each)
-        order = [name for name in self.model.state_dict(keep_vars=True) if name in found]
-        return {name: found[name] for name in order}
+        return {name: found[name] for name in (*self.model.state_dict(keep_vars=True), *found) if name in found}
 
     def load(self, state: State, strict: bool = True) -> None:
         """Take this rank's part of ``state``.
@@ -94,7 +97,9 @@ class PipelineState:
         """
         try:
             weights = weights_of(state)
-            saved = [item for item in self.tensors if item.is_saved]
+            own = set(map(id, self.of_loss)).difference(*(
+                [id(item.tensor)] for item in self.tensors if item.name in weights.tensors))
+            saved = [item for item in self.tensors if item.is_saved and id(item.tensor) not in own]
             there = fitted(weights, saved, self.kind, strict)
             self._gather_shares()
             with torch.no_grad():

@@ -11,7 +11,7 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.optim.lr_scheduler import MultiStepLR
 
-from tests.support.captured_models import made
+from tests.support.captured_models import LearnedLoss, halved, made
 from tests.support.pipeline_ranks import EPS, one_process
 from tests.support.ranks import found_by_parts
 from tests.support.state_ranks import MICRO_BATCHES, PARTS, SIZE
@@ -39,16 +39,18 @@ def furthest(found: list[dict[str, torch.Tensor]], wanted: dict[str, torch.Tenso
                for name, value in wanted.items())
 
 
-def plain(scheduled: bool = False) -> tuple[list[float], nn.Module, float]:
-    """The losses of four steps in one process, the model after them, and the rate of a scheduler, if there is one."""
+def plain(scheduled: bool = False, learned: nn.Module | None = None) -> tuple[list[float], nn.Module, float]:
+    """The losses of four steps in one process, the model after them, and the rate of a scheduler, if there is one. By a
+    loss that is ``learned``, the model has a hook."""
     model, losses = made("gpt", SIZE).model, []
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=EPS)
+    trained = [*model.parameters()] if learned is None else [*halved(model).parameters(), *learned.parameters()]
+    optimizer = torch.optim.AdamW(trained, lr=1e-2, eps=EPS)
     scheduler = MultiStepLR(optimizer, [1, 3] if scheduled else [], gamma=0.1)
     for seed in range(4):
         case = made("gpt", SIZE, seed)
         assert case.loss is not None
-        loss = case.loss(model(*case.args), case.target)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss = (learned or case.loss)(model(*case.args), case.target)
+        loss.backward()
         losses.append(loss.item())
         optimizer.step()
         scheduler.step()
@@ -111,6 +113,19 @@ def test_a_run_goes_on_from_a_checkpoint_in_other_stages(found: Ranks) -> None:
             assert furthest([state], model.state_dict()) <= 1e-10
     parts = [set(each["own"]) for each in found["resumed"]]
     assert parts[0] & parts[1] == {"words.weight", "head.weight"} and parts[0] | parts[1] == set(model.state_dict())
+
+
+@pytest.mark.slow
+def test_a_loss_learns_as_a_part_of_the_last_stage_and_hooks_see_gradients(found: Ranks) -> None:
+    loss = LearnedLoss()
+    losses, model, _ = plain(learned=loss)
+    wanted = {**model.state_dict(), "loss.scale": loss.scale.detach()}
+    for each in found["of_losses"]:
+        assert each["losses"] == pytest.approx(losses, rel=1e-10) and each["none0"] and each["none1"]
+        assert each["again"] == pytest.approx(losses[2:], rel=1e-10)
+        for state in (each["state0"], each["state1"]):
+            assert float(state.pop("loss.seen")) == 4 * MICRO_BATCHES
+            assert list(state) == list(wanted) and furthest([state], wanted) <= 1e-10
 
 
 @pytest.mark.slow
