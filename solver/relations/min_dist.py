@@ -208,7 +208,7 @@ def _limit_lifetimes(instance: TickProblem, period: int, lags: Distances) -> boo
         lifetimes = lifetimes_in(instance, take, change, lags)
         if lifetimes is None:
             continue
-        slack = capacity * period - lifetimes.workspace - sum(amount * life for _, _, amount, life in lifetimes.held)
+        slack = capacity * period - lifetimes.workspace - _total(lifetimes.held)
         if slack < 0:
             return False
         for taker, giver, amount, life in checked(lifetimes.held, 64):
@@ -242,13 +242,21 @@ def lifetimes_in(instance: TickProblem, take: Mapping[int, int], change: Mapping
     pool, as averages ask nothing of the order."""
     pairs = sorted(_lives(change, lags), key=lambda pair: (-pair[0], pair[1], pair[2]))
     held = _matching(instance, change, pairs)
-    if held is None:  # those first that have the fewest givers to choose from
-        known = [pair for pair in pairs if pair[0] >= UNRELATED // 2]
+    for least in (0, UNRELATED // 2) if held is None or any(life < 0 for _, _, _, life in held) else ():
+        # Those first that have the fewest givers after them: several micro-batches, each with its own givers, are one
+        # after another, so that the longest lags are those between different ones.
+        known = [pair for pair in pairs if pair[0] >= least]
         givers = Counter(taker for _, taker, _ in known)
-        held = _matching(instance, change, sorted(known, key=lambda pair: givers[pair[1]]))
+        other = _matching(instance, change, sorted(known, key=lambda pair: givers[pair[1]]))
+        if other is not None and (held is None or _total(other) > _total(held)):
+            held = other
     if held is None:
         return None
     return Lifetimes(sum((take[i] - max(change[i], 0)) * instance.durations[i] for i in take), held)
+
+
+def _total(held: list[tuple[int, int, int, int]]) -> int:
+    return sum(amount * life for _, _, amount, life in held)
 
 
 def _lives(change: Mapping[int, int], lags: Distances) -> list[tuple[int, int, int]]:
