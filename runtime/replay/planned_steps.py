@@ -18,7 +18,7 @@ from torch import Tensor
 
 from weft.runtime.execute.executor import Executor
 from weft.runtime.interface.training import Training
-from weft.runtime.measure.measure import memories, memory_of
+from weft.runtime.measure.measure import memory_of
 from weft.runtime.plan.buffers import waiting_bytes
 from weft.runtime.plan.plan import Plan
 from weft.runtime.plan.timeline import Measured, Timeline
@@ -114,9 +114,8 @@ class PlannedSteps:
             min(share for _, share in ranks))
 
     def memory(self, before: Sequence[Timeline] = ()) -> StepMemory:
-        """What is held in a step that is not the first. Steps ``before`` it, as rank 0 has them, say what may wait."""
+        """What is held in a further step. Steps ``before`` it, as rank 0 has them, say what may wait."""
         executor, session = self.executor, self.session
-        self.trainer.gradients.make()
         self.trainer.begin(self.steps)
         held = held_bytes(executor, self.trainer, self.training)
         # A sum that is still under way where the profiler stops writes into memory that is no longer its own.
@@ -163,4 +162,4 @@ def held_bytes(executor: Executor, trainer: Trainer, training: Training) -> int:
         found += [p.grad for p in module.parameters() if p.grad is not None]
     states: Iterable[Mapping[str, Any]] = () if training.optimizer is None else training.optimizer.state.values()
     found += [value for state in states for value in state.values() if isinstance(value, Tensor)]
-    return sum({part.data_ptr(): part.nbytes() for tensor in found for part in memories(tensor)}.values())
+    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in found}.values())

@@ -100,12 +100,6 @@ class Reduction:
         """Whether gradients of one copy of the plan are on ranks of others too."""
         return self.sharding is not None or self.session.peers > 1
 
-    def make(self) -> None:
-        """Have gradients there, as they are from the second batch on."""
-        if self.sharding is None and self.folding is None:
-            for parameter in self.parameters:
-                self._gradient(parameter)
-
     def clear(self) -> None:
         """Begin a batch: gradients that are there become zero (those that go into AdamA's moments are dropped)."""
         if self.sharding is not None:

@@ -135,6 +135,7 @@ def _settled(ranks: Ranks, machine: Machine, cuts: Cuts) -> PipelineDecision:
     places = ranks.told(lambda: None if chosen is None else chosen[0].places, "planning")
     assert plan is not None and places is not None
     with ranks.stepping(places, plan) as steps:
+        steps.step()
         memory = steps.memory(() if chosen is None else chosen[1].calibration.timelines)
     decision = None if chosen is None else _decision(ranks, machine, *chosen, memory, cuts)
     plan = ranks.told_plan(lambda: None if decision is None else decision.plan, "planning")

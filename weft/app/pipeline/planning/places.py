@@ -13,9 +13,6 @@ SECONDS_A_BYTE = 1e-9
 #: Stages may be this much above the least largest load where fewer bytes pass between them so.
 SLACK = 1.05
 
-#: Ends of stages that are looked at together.
-ROWS = 256
-
 Numbers = npt.NDArray[np.float64]
 
 
@@ -45,41 +42,39 @@ def cut_places(seconds: Sequence[float], sizes: Sequence[float | None], count: i
     until, border = before[ends], 2 * seconds_a_byte * sent
     held = [np.concatenate(([0.0], np.cumsum(np.asarray(room.held, dtype=float))))[ends] for room in rooms or ()]
 
-    def loads(stage: int, rows: slice) -> Numbers:
-        """Of the stages that end at each of ``ends[rows]``, by where they begin, which is before."""
-        found: Numbers = until[rows, None] - until + border + border[rows, None]
+    def loads(stage: int, j: int) -> Numbers:
+        """Of the stages that end at ``ends[j]``, by where they begin."""
+        found: Numbers = until[j] - until[:j] + border[:j] + border[j]
         if shares is not None:
             found = found / shares[stage]
         if rooms is not None:
-            found = np.where(held[stage][rows, None] - held[stage] <= rooms[stage].bytes, found, np.inf)
+            found = np.where(held[stage][j] - held[stage][:j] <= rooms[stage].bytes, found, np.inf)
         return found
 
     least, _ = _least(len(ends), count, loads, np.maximum)
     if not np.isfinite(least):
         return None
 
-    def bytes_within(stage: int, rows: slice) -> Numbers:
-        found: Numbers = np.where(loads(stage, rows) <= slack * least, sent[rows, None], np.inf)
+    def bytes_within(stage: int, j: int) -> Numbers:
+        found: Numbers = np.where(loads(stage, j) <= slack * least, sent[j], np.inf)
         return found
 
     _, chosen = _least(len(ends), count, bytes_within, np.add)
     return [ends[i] for i in chosen]
 
 
-def _least(count: int, stages: int, costs: Callable[[int, slice], Numbers],
+def _least(count: int, stages: int, costs: Callable[[int, int], Numbers],
            joined: Callable[[Numbers, Numbers], Numbers]) -> tuple[float, list[int]]:
     """The least joined cost of ``stages`` steps from 0 to ``count - 1``, and the points between."""
     best = np.full(count, np.inf)
     best[0] = 0.0
     back: list[list[int]] = []
     for stage in range(stages):
-        following, came = np.full(count, np.inf), list[int]()
-        for begin in range(0, count, ROWS):
-            rows = slice(begin, min(begin + ROWS, count))
-            total = joined(best, costs(stage, rows))
-            total[np.arange(count) >= np.arange(count)[rows, None]] = np.inf
-            came += total.argmin(axis=1).tolist()
-            following[rows] = total.min(axis=1)
+        following, came = np.full(count, np.inf), [0] * count
+        for j in range(1, count):
+            total = joined(best[:j], costs(stage, j))
+            came[j] = int(np.argmin(total))
+            following[j] = total[came[j]]
         best = following
         back.append(came)
     point, points = count - 1, list[int]()
