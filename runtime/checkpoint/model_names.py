@@ -1,4 +1,4 @@
-"""A model's parameters and buffers, each once, with all names that it has there."""
+"""A model's parameters and buffers, each once, with all its names."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from weft.runtime.checkpoint.weights import Weights, WeightsError
 
 
 class NamedTensor(NamedTuple):
-    """A parameter or buffer; ``names`` are in the model's order, and the first is the one it goes by. ``is_saved``: it
-    is part of the model's state dict."""
+    """A parameter or buffer; ``names`` are in the model's order, and the first is the main one. ``is_saved``: it is
+    part of the model's state dict."""
 
     names: tuple[str, ...]
     tensor: Tensor
@@ -20,7 +20,7 @@ class NamedTensor(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What it goes by."""
+        """Its main name."""
         return self.names[0]
 
 
@@ -39,7 +39,7 @@ def named_tensors(model: nn.Module) -> list[NamedTensor]:
 
 def fitted(weights: Weights, wanted: Collection[NamedTensor], model: str, strict: bool = True,
            whole: bool = True) -> Mapping[str, str]:
-    """The name in ``weights`` of each of the ``wanted`` tensors of ``model``, by the name it goes by there.
+    """The name in ``weights`` of each of the ``wanted`` tensors of ``model``, by its main name in the model.
 
     Raises :class:`~weft.runtime.checkpoint.weights.WeightsError` for one of another shape, with ``whole`` for one that
     is missing and is saved with the model, and with ``strict`` for one that the model does not have.
