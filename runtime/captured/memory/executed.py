@@ -6,12 +6,12 @@ it:
 
 * of a kept piece: it is saved as it is;
 * of an offloaded one: its memory is copied to the host (:class:`~weft.runtime.captured.memory.held.Away`), beside
-computation, and released at the end of the next piece; the backward fetches it where needed, and then begins with the
-one before;
+  computation, and released at the end of the next piece; the backward fetches it where needed, and then begins with
+  the one before;
 * of a recomputed one: only the recomputation is saved
-(:class:`~weft.runtime.captured.memory.second_run.SecondRun`). Where the backward first needs any of it, the piece runs
-again, on the same inputs and random numbers, no further than needed; its saved tensors are taken at the same places in
-the sequence of saves.
+  (:class:`~weft.runtime.captured.memory.second_run.SecondRun`). Where the backward first needs any of it, the piece
+  runs again, on the same inputs and random numbers, no further than needed; its saved tensors are taken at the same
+  places in the sequence of saves.
 
 So what is dropped is what an operator *makes*, not what it reads: dropping the result of an activation drops what the
 next linear layer would have saved. Inputs of a recomputed piece are kept, and stay on the device where another
