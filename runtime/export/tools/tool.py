@@ -1,4 +1,4 @@
-"""What a tool can run of a pipeline, in which order, and what it makes of a schedule."""
+"""The pipelines that a tool can run, in which order, and the schedule that results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from weft.solver.timing import DeadlockError, Orders, time_orders
 
 @dataclass(frozen=True, slots=True)
 class OwnOrder:
-    """An order that a tool makes itself. ``title``: what it calls it. ``settings``: what has to be set for it."""
+    """An order that a tool makes itself. ``title``: its name there. ``settings``: the settings that it needs."""
 
     title: str
     orders: Orders
@@ -27,7 +27,7 @@ class OwnOrder:
 class ToolRun:
     """A schedule as a tool runs it: ``schedule`` is timed under its order, on ranks of ``gpus`` GPUs each.
 
-    ``order``: what it is called, "" where it is the one that was given. ``settings``: what has to be set for it.
+    ``order``: its name, "" if it is the given one. ``settings``: the settings that it needs.
     """
 
     schedule: Schedule
@@ -38,12 +38,12 @@ class ToolRun:
 
 @dataclass(frozen=True)
 class Tool:
-    """One tool. ``shapes``: in which its stages may lie; none where they may lie in any way. ``splits``: whether it
-    runs input and weight gradients apart. ``own``: the orders that it makes itself, of a pipeline with whole backwards
-    and a number of micro-batches; ``None`` where it runs the order that it is given. ``require``: refuses what else of
-    a pipeline it has no words for. ``alike``: whether it treats all layers alike, with one rule of what is recomputed.
-    ``any_graph``: whether stages may be on any GPUs, in any graph. ``zero``: the stages of ZeRO that it has beside a
-    pipeline, ``lacks``: degrees of a grid that it has not. ``reads``: what it is given, in a few words.
+    """One tool. ``shapes``: the supported placements of its stages; empty: any. ``splits``: whether it runs input and
+    weight gradients separately. ``own``: the orders that it makes itself, of a pipeline with whole backwards and a
+    number of micro-batches; ``None`` if it runs the given order. ``require``: refuses other features of a pipeline that
+    it lacks. ``alike``: whether it treats all layers alike, with one rule of recomputation. ``any_graph``: whether
+    stages may be on any GPUs, in any graph. ``zero``: the stages of ZeRO that it supports beside a pipeline, ``lacks``:
+    degrees of a grid that it does not. ``reads``: its input, in a few words.
     """
 
     name: str
@@ -59,9 +59,10 @@ class Tool:
     lacks: tuple[str, ...] = ()
 
     def run(self, schedule: Schedule) -> ToolRun:
-        """``schedule`` as this tool runs it, in the shortest of its own orders that fits, where it makes them itself.
+        """``schedule`` as this tool runs it, in the shortest of its own orders that fits, if it makes them itself.
 
-        Raises :class:`~weft.runtime.export.refusal.ExportError` with what it cannot express, or does not fit.
+        Raises :class:`~weft.runtime.export.refusal.ExportError` for a feature that it cannot express, or that does not
+        fit.
         """
         if self.any_graph:
             return self._any_graph(schedule)
