@@ -115,7 +115,7 @@ class _Trace(TorchFunctionMode):
 
     def run(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
         leaves, in_spec = tree_flatten((args, kwargs))
-        leaves = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]  # a repeated one counts as two
+        leaves = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]  # a repeat counts twice
         args, kwargs = tree_unflatten(leaves, in_spec)
         inputs = leaves_of(model, args, kwargs)
         for i, leaf in enumerate(leaves):

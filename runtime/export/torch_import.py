@@ -50,8 +50,8 @@ class ScheduleTable:
         return any(placed.action.kind.startswith(("SEND", "RECV")) for row in self.rows for placed in row)
 
     def letters(self, stage: int) -> str:
-        """The passes of ``stage``, of F, B, I and W. Where some of its micro-batches have a full backward and some a split
-        one, the full one is an I with its W right behind it."""
+        """The passes of ``stage``, of F, B, I and W. If some of its micro-batches have a full backward and some a split
+        one, the full one is an I directly followed by its W."""
         return self.letters_of_stages[stage]
 
     @cached_property
