@@ -171,7 +171,7 @@ def _under(setting: tuple[Any, ...]) -> torch.autocast:
     return torch.autocast(kind, dtype, enabled, cache_enabled=False)
 
 
-#: The operators, as ``operator(input, hx, params, has_biases, layers, dropout, train, bidirectional, batch_first)``, #:
+#: The operators, as ``operator(input, hx, params, has_biases, layers, dropout, train, bidirectional, batch_first)``,
 #: and the number of states of each (a single one is not a list). Packed sequences come with another schema.
 STATES = {"aten::lstm": 2, "aten::gru": 1, "aten::rnn_tanh": 1, "aten::rnn_relu": 1}
 

@@ -67,7 +67,7 @@ class Watch:
 
     def __enter__(self) -> Watch:
         # SIGTERM (from torchrun, when another rank died) and Ctrl-C go to the watching thread: the main thread may sit
-        # inside a # library, where Python handlers do not run.
+        # inside a library, where Python handlers do not run.
         if not _masks:  # several watches may run in one process
             _masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS))
         _watching.append(self)

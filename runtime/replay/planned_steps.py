@@ -27,9 +27,9 @@ from weft.runtime.replay.options import seconds_in_unit
 from weft.runtime.replay.run import Trainer
 from weft.runtime.transports.one_host.one_sided import releases
 
-#: Seconds that the timed steps may take together, and their least and most number; of a step that takes longer than #:
+#: Seconds that the timed steps may take together, and their least and most number; of a step that takes longer than
 #: :data:`LONG` seconds, one is timed. Where they differ by no more than the share :data:`ALIKE`, those of a quarter of
-#: #: these seconds are enough.
+#: these seconds are enough.
 WORTH, FEWEST, MOST, LONG, ALIKE = 1.0, 2, 6, 5.0, 0.03
 
 

@@ -20,7 +20,7 @@ from weft.runtime.replay.run import Replay, Trainer, gather_replay
 from weft.runtime.train.agreement import Allowed
 from weft.runtime.train.worker import StageWorker
 
-#: Batches that all ranks begin at one moment, so that their times can be compared with the plan: the first, with its #:
+#: Batches that all ranks begin at one moment, so that their times can be compared with the plan: the first, with its
 #: allocations, and some without.
 TOGETHER = range(4)
 #: The median time of a step is of this many last ones: a long training keeps no more.

@@ -21,7 +21,7 @@ from pathlib import Path
 
 #: A job's state on this rank: its process has not come, runs, or has ended.
 ABSENT, HERE, GONE = 0, 1, 2
-#: Seconds between two polls of a board: the first, the longest, and between two checks whether another process still #:
+#: Seconds between two polls of a board: the first, the longest, and between two checks whether another process still
 #: runs.
 _FIRST, _LONGEST, _ALIVE = 5e-5, 1e-3, 0.05
 _HEAD = 32  # bytes before the numbers

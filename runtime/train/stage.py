@@ -308,9 +308,9 @@ class StageRunner:
         return forward
 
 
-#: The function that ``torch.autograd.backward`` calls after its own checks in Python, which take as long as a small #:
+#: The function that ``torch.autograd.backward`` calls after its own checks in Python, which take as long as a small
 #: stage's backward, and which the engine repeats. It is private, but the same from torch 2.6 to 2.14; before 2.7 it is
-#: #: also the only way to go backward from an edge. A torch without it uses the public function.
+#: also the only way to go backward from an edge. A torch without it uses the public function.
 _ENGINE: Callable[..., object] | None = (
     getattr(autograd_graph, "_engine_run_backward", None) if torch.__version__ < "2.15" else None)
 
