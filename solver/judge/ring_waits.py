@@ -26,8 +26,8 @@ _Whole: TypeAlias = npt.NDArray[np.int64]
 #: One period of a device: ``(block, micro-batch)`` in the order in which they run.
 Ring: TypeAlias = tuple[tuple[int, int], ...]
 
-#: One period of a device: ``(block, micro-batch)`` in the order in which they run.
 #: With more different stretches than this, the statements on them stay open.
+_MOST_RINGS = 16
 #: Longest paths that grow by less than this share of a period are rounding.
 _NOISE = 1e-12
 

@@ -13,8 +13,8 @@ of these operations; a bound is verified if a simple independent argument gives 
   (:mod:`weft.solver.judge.ring_waits`), or the one interval at which each block starts throughout the schedule: some
   blocks are made to wait. If lanes share a memory and its level hangs on when they run, the former is only a bound, as
   blocks may have to wait for room; then only the latter verifies the period.
-  Without a repetend it is the one interval at which blocks start in the middle third of the
-  makespan; it stays open where there is none.
+  Without a repetend it is the one interval at which blocks start in the middle third of the makespan; it stays open
+  if there is none.
 
 For a schedule in rounds (:mod:`weft.solver.wide.run`) all of this is about rounds: a period and a repetend are of the
 plain problem whose micro-batches are the rounds.

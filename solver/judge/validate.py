@@ -41,7 +41,7 @@ from weft.solver.judge.order_rules import check_all
 from weft.solver.judge.statements import StatementVerdict, judge_statements
 from weft.solver.schedule import Schedule
 
-#: From this many operations on, the absence of faults is checked for all of them at once, if possible #:
+#: From this many operations on, the absence of faults is checked for all of them at once, if possible
 #: (:mod:`weft.solver.judge.columns`).
 _MANY = 4096
 
