@@ -1,5 +1,5 @@
-"""Packages that take long to import, each imported when something of it is first used: a search that needs no model and
-no graph is over before OR-Tools would be there.
+"""Packages that are slow to import, each imported when it is first used: a search that needs no model and no graph ends
+before OR-Tools would be loaded.
 
 ``cp_model`` is ``ortools.sat.python.cp_model``, ``nx`` is ``networkx``.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 else:
 
     class _Late:
-        """The module ``name``, once it is used; what was used is kept, so that using it again costs nothing."""
+        """The module ``name``, once it is used; attributes are cached, so that using them again costs nothing."""
 
         def __init__(self, name: str) -> None:
             self._name = name

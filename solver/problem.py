@@ -1,7 +1,7 @@
-"""What is scheduled: one micro-batch's graph of blocks, on devices with memory and links between them.
+"""The scheduling problem: one micro-batch's graph of blocks, on devices with memory and links between them.
 
-Every class checks itself on construction and raises :class:`ProblemError`, whose message names the entry at
-fault, what was found there and what is allowed. All of them are immutable.
+Every class checks itself on construction and raises :class:`ProblemError`, whose message names the entry at fault, the
+value found and the values allowed. All of them are immutable.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from weft.solver.model_facts import ModelFacts
 
 Number: TypeAlias = int | float
 
-#: No duration, transfer or amount is larger, and none that is not 0 is smaller: sums over millions of operations, and
+#: No duration, transfer or amount is larger, and no nonzero one is smaller: sums over millions of operations, and
 #: products and quotients of such sums, stay finite and above 0 in floats.
 LARGEST_AMOUNT, SMALLEST_AMOUNT = 1e60, 1e-60
-#: No other number in a file is larger, such as the times that follow from these.
+#: No other number in a file is larger, such as the times derived from these.
 LARGEST = 1e100
-#: Names are no longer: they stand in messages, tables and pictures.
+#: The limit on the length of names: they appear in messages, tables and pictures.
 MOST_NAME = 1000
-#: Control characters, halves of surrogate pairs, and code points that are no characters: terminals obey the first,
-#: files in UTF-8 cannot hold the second, renderers of pictures end the process at the third.
+#: Control characters, halves of surrogate pairs, and code points that are not characters: terminals obey the first,
+#: UTF-8 files cannot contain the second, the third end the process of picture renderers.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef"
                           + "".join(chr(plane << 16 | end) for plane in range(17) for end in (0xFFFE, 0xFFFF)) + "]")
 
 
 class ProblemError(ValueError):
-    """A problem that means nothing: a cycle, a duplicate name, a device out of range, a negative duration ..."""
+    """An invalid problem: a cycle, a duplicate name, a device out of range, a negative duration ..."""
 
 
 class BlockKind(StrEnum):
-    """What a block computes. The search treats all kinds alike; baselines, pictures and the executor do not."""
+    """The work of a block. The search treats all kinds alike; baselines, pictures and the executor do not."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
@@ -55,15 +55,15 @@ class BlockKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU, or whatever runs one block at a time.
+    """A GPU, or anything else that runs one block at a time.
 
-    ``memory`` is the capacity for what blocks hold at run time (weights and other constants are already
-    subtracted), in the problem's memory unit; ``None`` is unlimited. ``static`` is what was subtracted, where that is
-    known: schedules need no less for it, but people want to see it.
+    ``memory`` is the capacity available to blocks at run time (weights and other constants are already subtracted), in
+    the problem's memory unit; ``None`` is unlimited. ``static`` is the amount subtracted, if known: schedules do not
+    need it, but people want to see it.
 
-    With ``lane_of``, the name of another device, it is an engine of that one (its network, its copies): a lane. It runs
-    one block at a time beside what its owner computes, has no rank and no memory of its own, and what its blocks take
-    and give counts on its owner.
+    With ``lane_of``, the name of another device, it is an engine of that device (its network, its copies): a lane. It
+    runs one block at a time in parallel with its owner, has no rank and no memory of its own, and the amounts that its
+    blocks take and give count on its owner.
     """
 
     name: str
@@ -93,7 +93,7 @@ class Device:
 class Link:
     """A directed link between two devices (by index) that carries one transfer at a time.
 
-    It may begin and end at one device: such as its copies to what is no device here (:mod:`weft.solver.offload`).
+    It may begin and end at one device: such as copies to the host, which is not a device (:mod:`weft.solver.offload`).
     """
 
     name: str
@@ -106,7 +106,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Dependency:
-    """The block that holds it waits for ``block``.
+    """The block with this entry waits for ``block``.
 
     ``lag`` is the transfer time after that block ends. With ``link``, the transfer occupies that link for
     ``lag``; a link carries its transfers one at a time, in the order in which their producers run on the
@@ -122,12 +122,12 @@ class Dependency:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A piece of one micro-batch's work that runs without interruption and holds all its devices meanwhile.
+    """A piece of one micro-batch's work that runs without interruption and occupies all its devices meanwhile.
 
     ``devices`` are indices into :attr:`Problem.devices`. ``duration`` > 0, in the problem's time unit.
-    ``memory`` holds the change on each of its devices, in the order of ``devices``: a positive amount is taken
-    when the block starts, a negative one is given back when it ends. ``workspace`` (same shape, 0 or more) is
-    taken at the start and given back at the end. A single number stands for the same on every device.
+    ``memory`` is the change on each of its devices, in the order of ``devices``: a positive amount is taken when the
+    block starts, a negative one is given back when it ends. ``workspace`` (same shape, 0 or more) is taken at the start
+    and given back at the end. A single number is the amount on every device.
     """
 
     name: str
@@ -181,13 +181,13 @@ class Block:
 
 @dataclass(frozen=True)
 class Problem:
-    """One micro-batch's blocks on their devices. How many micro-batches run is no part of it.
+    """One micro-batch's blocks on their devices. The number of micro-batches is not part of it.
 
-    A device and its lanes are a *pool*: they share its memory. A block may hold several devices of one pool; what it
-    takes and gives on each adds up.
+    A device and its lanes are a *pool*: they share its memory. A block may occupy several devices of one pool; the
+    amounts that it takes and gives on each add up.
 
-    Raises :class:`ProblemError` for duplicate names, unknown names, a device out of range, a lane of a device that is
-    none or is a lane itself, a link that does not join the blocks that use it, and a cycle among dependencies of
+    Raises :class:`ProblemError` for duplicate names, unknown names, a device out of range, a lane whose owner does not
+    exist or is a lane itself, a link that does not join the blocks that use it, and a cycle among dependencies of
     distance 0.
     """
 
@@ -197,7 +197,7 @@ class Problem:
     links: tuple[Link, ...] = ()
     time_unit: str = "s"
     memory_unit: str = "B"
-    #: What the stages are made of, where that is known; no part of what is solved.
+    #: The contents of the stages, if known; not part of the instance that is solved.
     model: ModelFacts | None = None
     index: Mapping[str, int] = field(init=False, repr=False, compare=False)
 
@@ -351,14 +351,15 @@ def is_finite_number(value: object) -> bool:
 
 
 def unprintable(text: str) -> str | None:
-    """The first character in ``text`` that no terminal, file or picture can hold, as it is escaped; None without."""
+    """The first character in ``text`` that a terminal, file or picture cannot represent, escaped; None if there is
+    none."""
     found = _UNPRINTABLE.search(text)
     return None if found is None else ascii(found.group())
 
 
 def require_name(name: str, what: str) -> None:
-    """Raises :class:`ProblemError` unless ``name`` is a text that can be shown and is not too long; ``what`` says whose
-    name it is."""
+    """Raises :class:`ProblemError` unless ``name`` is printable text and not too long; ``what`` says whose name it
+    is."""
     if not isinstance(name, str):
         raise ProblemError(f"{what}: the name is {name!r:.60}, it must be text")
     begin = ascii(name if len(name) <= 60 else name[:57] + "...")
