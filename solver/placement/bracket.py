@@ -120,7 +120,7 @@ class LoadBracket(ABC):
         return self.budget.part(share)
 
     def offer(self, groups: Groups, found: Division | None) -> bool:
-        """Take over ``found`` (of ``groups``) if it is better; whether it breaks no rule."""
+        """Take over ``found`` (of ``groups``) if it is better; whether it is given and breaks no rule."""
         if found is None:
             return False
         stages = self.stages_of(nodes_of(groups, found), found.devices)
