@@ -7,8 +7,7 @@ time the amounts occupied add up to the capacity C at most. So do their weights 
 * f(x) = x / C: memory x time of all together is no more than C x the time there is;
 * for some a above C / 2: f(x) = 1 if x >= a, 0 if x <= C - a, else x / C. Of two amounts of a or more at most one is
   resident at a time, and beside it there is room only for amounts without weight; without it the sum is the first one;
-* for some k: f(x) = [(k + 1) x / C] / k, rounded down, and x / C if that is whole already. k + 1 amounts above C / (k +
-  1) are too many, so k of them fill the device.
+* for some k: f(x) = [(k + 1) x / C] / k, rounded down, and x / C if that is whole already. k + 1 amounts above
   C / (k + 1) are too many, so k of them fill the device.
 
 Hence the time from the first start on a device to its last end is at least the sum of f(x) l over all amounts there
