@@ -351,8 +351,7 @@ def is_finite_number(value: object) -> bool:
 
 
 def unprintable(text: str) -> str | None:
-    """The first character in ``text`` that a terminal, file or picture cannot represent, escaped; None if there is
-    none."""
+    """The first character in ``text`` that a terminal, file or picture cannot represent, escaped; else None."""
     found = _UNPRINTABLE.search(text)
     return None if found is None else ascii(found.group())
 
