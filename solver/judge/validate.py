@@ -12,7 +12,6 @@ The rules:
   as its producer has ended and the link is free;
 - at no time does the level of a device exceed its memory. An operation that ends gives back before one that starts at
   that time takes. Amounts are added exactly, as the decimal numbers they are written as: 0.1 + 0.2 fits into 0.3;
-  Amounts are added exactly, as the decimal numbers they are written as: 0.1 + 0.2 fits into 0.3;
 - per block, micro-batch m starts before m + 1 (unless ``in_turn=False``);
 - the schedule's statements about itself (bounds, period, repetend) are true, as far as
   :mod:`weft.solver.judge.statements` can decide.

@@ -2,7 +2,6 @@
 
 A *building block* (Qi et al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024, section 3) says when one
 micro-batch runs each forward and each gradient, counted from its first; it is repeated once an *interval*. The times
-micro-batch runs each forward and each gradient, counted from its first; it is repeated once an *interval*. The times
 are only an order of preference here: operation (block, m) has the key ``offset + m * interval``, and a free device runs
 the ready operation with the least key. That is the paper's squeezing (no waiting for a slot) and reordering (warm-up
 and cool-down use slots that the block leaves open) at once, with the problem's own durations. Weight gradients, which
