@@ -1,4 +1,4 @@
-"""How does a schedule become a run on real devices, and what did the run take?
+"""How does a schedule become a run on real devices, and how long did the run take?
 
 In: a schedule (:mod:`weft.solver`) and, for a real run, one rank's :class:`Training`: stage modules, data, loss and
 optimizer. Out: a :class:`Plan`, one proven list of instructions a rank; a run of it on all ranks, or on one rank by
@@ -6,12 +6,12 @@ itself; the measured timeline; measured costs of stages; and schedules in the fo
 replays each rank's order and decides nothing.
 
 Rooms, lower ones first: ``plan`` (programs, their proof, buffers), ``ranks`` (processes, their clock and watchdog),
-``interface`` (what a user hands over), ``transports``, ``communication`` (collectives beside computation),
-``execute`` (one rank's instructions), ``train`` (stages, gradients), ``by_hand`` (plans written so), ``captured``
-(models cut into stages), ``checkpoint``, ``measure``, ``replay`` (what ``weft replay`` does), and ``export``.
+``interface`` (a user's training), ``transports``, ``communication`` (collectives beside computation), ``execute`` (one
+rank's instructions), ``train`` (stages, gradients), ``by_hand`` (hand-written plans), ``captured`` (models cut into
+stages), ``checkpoint``, ``measure``, ``replay`` (what ``weft replay`` does), and ``export``.
 
-The names here are those that a user's training module and a script need. Each is loaded when it is used first, so that
-planning needs no torch::
+The names here are for a user's training module and script. Each is loaded at its first use, so that planning needs no
+torch::
 
     from weft.runtime import Boundary, Training
 """

@@ -1,8 +1,8 @@
 """The search: schedules for the work of one micro-batch, repeated, on devices with limited memory.
 
-In comes a :class:`Problem`: blocks with durations, memory and dependencies, on devices. Out goes a :class:`Schedule`
-with a proven lower bound on its makespan, and a steady state where there is one. Two stages that hold one micro-batch
-each, forward 1 and backward 2:
+The input is a :class:`Problem`: blocks with durations, memory and dependencies, on devices. The output is a
+:class:`Schedule` with a proven lower bound on its makespan, and a steady state if there is one. Two stages that fit one
+micro-batch each, forward 1 and backward 2:
 
 >>> from weft.solver import Block, BlockKind, Dependency, Device, Problem, baseline, solve, validate
 >>> blocks = (
@@ -18,15 +18,15 @@ each, forward 1 and backward 2:
 >>> baseline("gpipe", problem, 8).peak_memory  # published schedules by name: BASELINES lists them
 (8, 8)
 
-Importing this costs nothing: what a name needs (numpy, OR-Tools) is loaded when it is first used. The rooms, from the
-ground up: what goes in and comes out (:mod:`~weft.solver.problem`, :mod:`~weft.solver.schedule`,
+Importing this package costs nothing: the libraries behind a name (numpy, OR-Tools) are loaded when it is first used.
+The rooms, from the ground up: input and output (:mod:`~weft.solver.problem`, :mod:`~weft.solver.schedule`,
 :mod:`~weft.solver.timing`, :mod:`~weft.solver.ticks`, :mod:`~weft.solver.judge`, :mod:`~weft.solver.io`,
-:mod:`~weft.solver.control`), what holds in every schedule (:mod:`~weft.solver.relations`) and how CP-SAT is called
+:mod:`~weft.solver.control`), relations true of every schedule (:mod:`~weft.solver.relations`), calls of CP-SAT
 (:mod:`~weft.solver.cpsat`), why nothing fits (:mod:`~weft.solver.feasibility`), lower bounds
 (:mod:`~weft.solver.bounds`), published schedules (:mod:`~weft.solver.baselines`), the least period
-(:mod:`~weft.solver.period`), and the whole step (:mod:`~weft.solver.step`), the least latency
-(:mod:`~weft.solver.latency`), what a schedule lacks (:mod:`~weft.solver.diagnose`). Beside them: operator graphs onto
-devices (:mod:`~weft.solver.placement`).
+(:mod:`~weft.solver.period`), the whole step (:mod:`~weft.solver.step`), the least latency
+(:mod:`~weft.solver.latency`), and the weaknesses of a schedule (:mod:`~weft.solver.diagnose`). Beside them: operator
+graphs onto devices (:mod:`~weft.solver.placement`).
 """
 
 from __future__ import annotations

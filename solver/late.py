@@ -1,5 +1,5 @@
-"""Packages that take long to import, each imported when something of it is first used: a search that needs no model and
-no graph is over before OR-Tools would be there.
+"""Packages that are slow to import, each imported when it is first used: a search that needs no model and no graph ends
+before OR-Tools would be loaded.
 
 ``cp_model`` is ``ortools.sat.python.cp_model``, ``nx`` is ``networkx``. OR-Tools comes without pandas, which takes
 longer to import than the rest of it and serves tables of variables alone: it is there for whoever makes one.

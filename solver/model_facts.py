@@ -1,5 +1,5 @@
-"""What a problem's stages are made of, where that is known: its search never looks at it, its plan holds the modules
-that are to run against it.
+"""The contents of a problem's stages, if known: its search never looks at them, its plan checks the modules that are to
+run against them.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StageFacts:
-    """The stage whose forward is block ``forward``: the names of its ``layers``; how many ``parameters`` it has, shared
-    ones once, in how many bytes; the bytes it hands on for a micro-batch; and of how many parameters the weight
+    """The stage whose forward is block ``forward``: the names of its ``layers``; the number of its ``parameters``,
+    shared ones once, and their bytes; the bytes it sends for a micro-batch; and the number of parameters whose weight
     gradient waited for the W pass when the stage was measured. ``micro_batch``: samples of its micro-batches; a stage
     with fewer than another runs several blocks in a micro-batch of the problem, and ``forward`` is the first of them.
     ``None``: not known."""
@@ -27,7 +27,7 @@ class StageFacts:
 
 @dataclass(frozen=True, slots=True)
 class TieFacts:
-    """``parameter`` is one in all ``stages``, which go by the names of their forward blocks."""
+    """``parameter`` is one and the same in all ``stages``, given by the names of their forward blocks."""
 
     parameter: str
     stages: tuple[str, ...]
@@ -36,7 +36,7 @@ class TieFacts:
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
     """``stages`` and ``ties`` of a model. ``tolerance``: the share by which amounts may differ from the modules that
-    run, where the model is of a family and not the very one."""
+    run, if the model is of a family and not the very one."""
 
     stages: tuple[StageFacts, ...]
     ties: tuple[TieFacts, ...] = ()
@@ -44,7 +44,7 @@ class ModelFacts:
 
 
 def ties_between(stages: Mapping[str, Iterable[str]]) -> tuple[TieFacts, ...]:
-    """The parameters that several of ``stages`` hold: by forward block, the names of those that it may share."""
+    """The parameters shared by several of ``stages``: by forward block, the names of those that it may share."""
     holders: dict[str, list[str]] = {}
     for stage, names in stages.items():
         for name in dict.fromkeys(names):

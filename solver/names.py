@@ -1,7 +1,7 @@
-"""What the operations of a schedule are called: by the blocks and the micro-batches that its user wrote.
+"""The names of a schedule's operations: those of the blocks and micro-batches that its user wrote.
 
-A schedule of rounds (:mod:`weft.solver.wide.run`) runs copies of blocks; people are told of the wide problem's
-blocks, of their jobs' micro-batches, and of the classes that these have.
+A schedule of rounds (:mod:`weft.solver.wide.run`) runs copies of blocks; messages name the wide problem's blocks, their
+jobs' micro-batches, and the classes of these.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ class Names:
         self.schedule, self.rounds = schedule, schedule.rounds
 
     def block(self, block: int) -> str:
-        """What the block of that index is called."""
+        """The name of the block with that index."""
         if self.rounds is None:
             return self.schedule.problem.blocks[block].name
         return self.rounds.wide.blocks[self.rounds.places[block][0]].name
 
     def wide(self, block: int) -> int:
-        """The index of the block that it is a copy of: one that differs from it in its micro-batches only."""
+        """The index of the block that it is a copy of: copies differ only in their micro-batches."""
         return block if self.rounds is None else self.rounds.places[block][0]
 
     def micro_batch(self, operation: Operation) -> int:
@@ -35,18 +35,18 @@ class Names:
         return self.rounds.apart(operation.block, operation.micro_batch)[1]
 
     def job(self, block: int) -> str | None:
-        """The job of the block, where there is more than one."""
+        """The job of the block, if there is more than one."""
         return None if self.rounds is None or len(self.jobs) < 2 else self.rounds.wide.blocks[self.wide(block)].job
 
     def class_of(self, block: int) -> str | None:
-        """The class of the micro-batches that the block runs, where they are of more than one."""
+        """The class of the micro-batches that the block runs, if there is more than one."""
         if self.rounds is None or len(self.rounds.wide.classes) < 2:
             return None
         wide, copy = self.rounds.places[block]
         return self.rounds.run.per_round(self.rounds.wide.blocks[wide].job)[copy]
 
     def operation(self, operation: Operation) -> str:
-        """``F0 of micro-batch 3``, with its job where there are several."""
+        """``F0 of micro-batch 3``, with its job if there are several."""
         job = self.job(operation.block)
         return (f"{self.block(operation.block)} of micro-batch {self.micro_batch(operation)}"
                 + ("" if job is None else f" of {job}"))
@@ -58,14 +58,14 @@ class Names:
 
     @cached_property
     def classes(self) -> Mapping[str | None, tuple[str | None, ...]]:
-        """Per job (``None`` where there are none), the class of each micro-batch, where they are of more than one."""
+        """Per job (``None`` if there are none), the class of each micro-batch, if there is more than one."""
         if self.rounds is None or len(self.rounds.wide.classes) < 2:
             return {}
         return {job: row for job, row in self.rounds.run.classes.items() if any(row)}
 
     @property
     def period(self) -> str:
-        """What a period is the time of: ``micro-batch``, or a round with all that it holds."""
+        """The unit whose time is a period: ``micro-batch``, or a round with its contents."""
         rounds = self.rounds
         if rounds is None or rounds.run.micro_batches == rounds.run.rounds:
             return "micro-batch"

@@ -1,20 +1,20 @@
-"""Offload beside computation: blocks and links that make it a part of a block problem.
+"""Offload in parallel with computation: blocks and links that make it a part of a block problem.
 
-What a forward leaves for its backward goes to the host's memory and comes back, while the device computes other things.
-For that a stage gets two blocks on its device, which hold the device for a moment only, and two links, one for each
-direction of the copy engine:
+The activations that a forward leaves for its backward go to host memory and come back, while the device computes. For
+that a stage gets two blocks on its device, which occupy the device only briefly, and two links, one for each direction
+of the copy engine:
 
 * *offload* waits for the forward, and for a transfer from the device to the host. When it ends, the bytes are given
   back;
 * *load* waits for the offload and takes the bytes again when it starts. The backward waits for it, and for a transfer
   from the host to the device.
 
-So the bytes are held until they have left and from before they come back, the engine carries one copy at a time each
-way, in the order of the blocks before the copies, and computation goes on meanwhile. Search, judge and timing need to
-know nothing of it. The two blocks stand in the device's row like any other: bytes whose copy has ended while a block
-runs are given back after that block, as an executor that runs a row in order does it.
+So the bytes count until they have left and from before they come back, the engine carries one copy at a time each way,
+in the order of the blocks before the copies, and computation continues meanwhile. Search, judge and timing need no
+special case. The two blocks are in the device's row like any others: bytes whose copy has ended while a block runs are
+given back after that block, as an executor that runs a row in order does.
 
-The host is no device of the problem, so both links begin and end at the device; its memory is not counted.
+The host is not a device of the problem, so both links begin and end at the device; its memory is not counted.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from weft.solver.problem import Block, BlockKind, Dependency, Link, Number, Prob
 
 @dataclass(frozen=True, slots=True)
 class Offload:
-    """What stays on the host between two blocks of a stage, for each micro-batch.
+    """The bytes kept on the host between two blocks of a stage, for each micro-batch.
 
     ``forward`` takes at least ``size`` on each of its devices, ``backward`` (a gradient or a recomputation, on the same
-    devices) needs it again; ``seconds`` is how long the copy takes one way, in the problem's time unit.
+    devices) needs it again; ``seconds`` is the time of the copy one way, in the problem's time unit.
     """
 
     forward: str
@@ -47,9 +47,9 @@ def host_links(device: str) -> tuple[str, str]:
 def with_offloads(problem: Problem, offloads: Iterable[Offload], moment: Number) -> Problem:
     """``problem`` with the blocks and links of ``offloads``.
 
-    ``moment`` is how long each of the new blocks holds its device: something small against all durations, but more than
-    0, as every block's. Raises :class:`~weft.solver.problem.ProblemError` for blocks that are not there or not on the
-    same devices, for a size that the forward does not take, and for a stage that is offloaded twice.
+    ``moment`` is the time that each of the new blocks occupies its device: small against all durations, but more than
+    0, like every block's. Raises :class:`~weft.solver.problem.ProblemError` for blocks that do not exist or are not on
+    the same devices, for a size that the forward does not take, and for a stage that is offloaded twice.
     """
     links = {link.name: link for link in problem.links}
     after_forward: dict[str, Block] = {}

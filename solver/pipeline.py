@@ -1,8 +1,8 @@
 """Recognising a pipeline: a chain of stages, each on one device, run forwards and then backwards.
 
-The published schedules (:mod:`weft.solver.baselines`) and the executor speak of stages; a
-:class:`~weft.solver.problem.Problem` speaks of blocks. :meth:`Pipeline.of` finds the stages in the kinds of the blocks
-and in what waits for what, never in their names.
+The published schedules (:mod:`weft.solver.baselines`) and the executor work with stages; a
+:class:`~weft.solver.problem.Problem` consists of blocks. :meth:`Pipeline.of` finds the stages by the kinds of the
+blocks and by their dependencies, never by their names.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ Shape: TypeAlias = Literal["chain", "loop", "v", "wave", "other"]
 
 
 class NotAPipeline(ValueError):
-    """The problem is no pipeline; the message says why."""
+    """The problem is not a pipeline; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
     """The blocks of one stage, as indices into ``problem.blocks``, all on one device.
 
-    A full backward is in ``backward``, a split one in ``input_grad`` and ``weight_grad``. Stage 0, which owes nobody an
-    input gradient, may have a ``weight_grad`` alone. All three are ``None`` where the problem has no backward.
+    A full backward is in ``backward``, a split one in ``input_grad`` and ``weight_grad``. Stage 0, which sends no input
+    gradient, may have a ``weight_grad`` alone. All three are ``None`` if the problem has no backward.
     """
 
     forward: int
@@ -38,12 +38,12 @@ class Stage:
 
     @property
     def gradient(self) -> tuple[int, ...]:
-        """What earlier stages wait for: the full backward or the input gradient (none on some stages 0)."""
+        """The blocks that earlier stages wait for: the full backward or the input gradient (none on some stages 0)."""
         return tuple(block for block in (self.backward, self.input_grad) if block is not None)
 
     @property
     def weights(self) -> tuple[int, ...]:
-        """What nobody waits for: the weight gradient, where it is a block of its own."""
+        """The block without dependents: the weight gradient, if it is a separate block."""
         return () if self.weight_grad is None else (self.weight_grad,)
 
     @property
@@ -56,8 +56,8 @@ class Stage:
 class Pipeline:
     """A problem seen as a pipeline: forwards f_0 -> ... -> f_S-1, then gradients g_S-1 -> ... -> g_0.
 
-    Each gradient g_s is a full backward, or an input gradient with its weight gradient behind it, on the device of f_s;
-    or there is no backward at all (inference).
+    Each gradient g_s is a full backward, or an input gradient followed by its weight gradient, on the device of f_s; or
+    there is no backward at all (inference).
     """
 
     problem: Problem
@@ -65,9 +65,9 @@ class Pipeline:
 
     @classmethod
     def of(cls, problem: Problem) -> Pipeline:
-        """The pipeline that ``problem`` is. Raises :class:`NotAPipeline` with the reason if it is none.
+        """The pipeline in ``problem``. Raises :class:`NotAPipeline` with the reason if it is not one.
 
-        Further ``after`` entries are fine where they follow from the chains; so is a block that waits for its own
+        Further ``after`` entries are allowed if they follow from the chains; so is a block that waits for its own
         previous micro-batch.
         """
         for block in problem.blocks:
@@ -101,14 +101,14 @@ class Pipeline:
 
     @property
     def is_split(self) -> bool:
-        """Whether every stage has its weight gradient apart (stage 0 may run a full backward)."""
+        """Whether every stage has a separate weight gradient (stage 0 may run a full backward)."""
         if len(self.stages) == 1:
             return self.stages[0].weight_grad is not None
         return all(stage.weight_grad is not None for stage in self.stages[1:])
 
     @property
     def shape(self) -> Shape:
-        """How the stages lie on the devices; see :func:`shape_of`."""
+        """The arrangement of the stages on the devices; see :func:`shape_of`."""
         return shape_of([stage.device for stage in self.stages], len(self.problem.devices))
 
     @cached_property
@@ -121,7 +121,7 @@ class Pipeline:
 
 
 def shape_of(devices: Sequence[int], p: int) -> Shape:
-    """How stages on ``devices``, first to last, lie on p devices.
+    """The arrangement of stages on ``devices``, first to last, of p.
 
     ``chain``: stage s on device s. ``loop``: on s modulo p, at least two each. ``v``: two each, down the devices and
     back up, stage s on s or 2p - 1 - s. ``wave``: three or more each, down, up, down and so on, which may end at either
@@ -186,7 +186,7 @@ def _weights_by_stage(problem: Problem, forwards: list[int], backward_of: dict[i
             continue
         waited = gradient if gradient is not None else backward_of.get(1, forwards[-1])
         if problem.blocks[waited].kind == BlockKind.BACKWARD:
-            continue  # a full backward has no weight gradient behind it
+            continue  # no weight gradient follows a full backward
         device = problem.blocks[forwards[s]].devices
         candidates = [w for w in weights if _waits_for(problem, w, waited)]
         candidates.sort(key=lambda w: (problem.blocks[w].devices != device, -w))
@@ -201,7 +201,7 @@ def _weights_by_stage(problem: Problem, forwards: list[int], backward_of: dict[i
 
 def _refuse_further_waits(problem: Problem, forwards: list[int], gradients: list[int],
                           stages: tuple[Stage, ...]) -> None:
-    """Anything a block waits for beyond what the chains already say would make it a different graph."""
+    """Any wait of a block that the chains do not imply would make it a different graph."""
     main = [*forwards, *gradients]
     if gradients and not _waits_for(problem, gradients[0], forwards[-1]):
         raise NotAPipeline(f"block {problem.blocks[gradients[0]].name!r} does not wait for the last forward, "

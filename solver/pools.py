@@ -1,21 +1,20 @@
-"""Devices with lanes, where what is held hangs on when blocks run: which they are, and how orders say enough of them.
+"""Devices with lanes whose level hangs on when blocks run: which they are, and the orders and waits that determine it.
 
-A device runs one block at a time, so the order of its blocks says all about what it holds. A device and its lanes are
-a *pool* that shares the device's memory, and run beside one another. Where some single one of them runs all blocks that
-take or give, that one's order says all as before. Else the pool is *mixed*: what it holds at a time hangs on which
-blocks of the others have started and ended by then.
+A device runs one block at a time, so the order of its blocks determines its level. A device and its lanes are a *pool*
+that shares the device's memory, and run in parallel. If one single engine of them runs all blocks that take or give,
+its order determines the level as before. Otherwise the pool is *mixed*: its level at a time hangs on which blocks of
+the others have started and ended by then.
 
-*Waits.* Of a schedule that fits, note for each operation that takes, and for each other engine of its pool, the last
-operation there that gives and has ended by its start: the one *waits for the memory of* the other. Orders with these
-waits say all about a mixed pool again, if every amount that is given back was taken before by a block that the giver
-waits for (:func:`weft.solver.relations.min_dist.takes_before_giving`): the times that are componentwise least under
-orders and waits fit the pool. For what the pool holds is then a sum over intervals, each from a taker's start to a
-giver's end (or for good), and such an interval stays one under any times that keep the dependencies. Say two of them
-overlap at the new times. Then neither ended before the other began at the old times, or there would be a wait that the
-new times keep. So intervals that are all active at one moment of the new times overlap in pairs at the old ones, hence
-(Helly, in one dimension) have a moment in common there, where the pool held them all; so they fit. The orders and waits
-of any schedule that fits thus have an earliest schedule that fits and is nowhere later: no more than these need to be
-looked at.
+*Waits.* In a schedule that fits, note for each operation that takes, and for each other engine of its pool, the last
+operation there that gives and has ended by its start: the former *waits for the memory of* the latter. Orders with
+these waits determine a mixed pool again, if every amount given back was taken before by a block that the giver waits
+for (:func:`weft.solver.relations.min_dist.takes_before_giving`): the times that are componentwise least under orders
+and waits fit the pool. Proof: the level of the pool is a sum over intervals, each from a taker's start to a giver's end
+(or forever), and such an interval remains one under any times that keep the dependencies. Say two of them overlap at
+the new times. Then neither ended before the other began at the old times, or there would be a wait that the new times
+keep. So intervals that are all active at one moment of the new times overlap in pairs at the old ones, hence (Helly, in
+one dimension) have a moment in common there, at which the pool contained them all; so they fit. The orders and waits of
+any schedule that fits thus have an earliest schedule that fits and is nowhere later: no others need to be searched.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ _Time = TypeVar("_Time", bound="Number")
 
 @dataclass(frozen=True)
 class MixedPool:
-    """A limited memory that ``engines`` share, a device (``owner``) and its lanes, none of which runs all that changes
-    it.
+    """A limited memory that ``engines`` share, a device (``owner``) and its lanes, none of which runs all blocks that
+    change it.
 
-    ``take`` and ``change`` are what each block that takes or gives takes at its start, and by how much it has changed
-    the level at its end, on all engines together.
+    ``take`` is the amount that each block that takes or gives takes at its start, ``change`` its change of the level by
+    its end, on all engines together.
     """
 
     owner: int
@@ -52,7 +51,7 @@ class MixedPool:
     change: Mapping[int, int]
 
     def given(self, block: int) -> int:
-        """What ``block`` gives back at its end of what is held before it."""
+        """The amount that ``block`` gives back at its end, of the level before it."""
         return self.take[block] - self.change[block]
 
     @property
@@ -67,15 +66,15 @@ class PooledOrders(tuple[tuple[Op, ...], ...]):
     waits: tuple[Wait, ...]
 
     def __new__(cls, rows: Iterable[Sequence[Op]], waits: Iterable[Wait]) -> PooledOrders:
-        """Of ``rows``, one for each device, and ``waits``."""
+        """The orders of ``rows``, one for each device, with ``waits``."""
         made = super().__new__(cls, map(tuple, rows))
         made.waits = tuple(waits)
         return made
 
 
 def holder(problem: Problem, owner: int) -> int | None:
-    """The engine of ``owner`` that runs all blocks of its pool that take or give; ``owner`` where none does; None where
-    no single one does."""
+    """The engine of ``owner`` that runs all blocks of its pool that take or give; ``owner`` if no block does; None if
+    no single engine does."""
     changing = [problem.blocks[i].devices for i, places in problem.pool_places[owner].items()
                 if any(problem.blocks[i].memory[place] or problem.blocks[i].workspace[place] for place in places)]
     return next((engine for engine in (owner, *problem.lanes_of[owner])
@@ -83,8 +82,8 @@ def holder(problem: Problem, owner: int) -> int | None:
 
 
 def busy_as_one(problem: Problem) -> tuple[int | None, ...]:
-    """Per device, the owner of its pool where what that holds hangs on times, else None: a device and its lanes then
-    begin the next step together, as blocks of it on one could take what this step's on another still hold."""
+    """Per device, the owner of its pool if the level of that hangs on times, else None: a device and its lanes then
+    begin the next step together, as its blocks on one could take memory that this step's on another still occupy."""
     return tuple(owner if _hangs_on_times(problem, owner) else None for owner in problem.pool_of)
 
 
@@ -95,9 +94,10 @@ def _hangs_on_times(problem: Problem, owner: int) -> bool:
 
 def amounts_by_device(problem: Problem, scaled: Callable[[Number], int], room: Callable[[Number], int]) -> tuple[
         tuple[dict[int, int], ...], tuple[dict[int, int], ...], tuple[int | None, ...]]:
-    """What every block takes and changes on each of its devices, and each device's capacity, None where unlimited.
+    """The amounts that every block takes and changes on each of its devices, and each device's capacity, None for
+    unlimited.
 
-    The memory of a pool stands with the one engine that runs all that takes or gives; one that is mixed is not there.
+    The memory of a pool is listed under the one engine that runs all blocks that take or give; a mixed pool is omitted.
     ``scaled`` makes whole numbers of amounts, ``room`` of capacities.
     """
     take = [{i: scaled(max(problem.blocks[i].memory[place], 0)) + scaled(problem.blocks[i].workspace[place])
@@ -145,15 +145,15 @@ def mixed_pools(problem: Problem, scaled: Callable[[Number], int],
 
 
 def peak_of(row: Iterable[Op], take: Mapping[int, int], change: Mapping[int, int]) -> int:
-    """The most that a device holds where it runs ``row``, from nothing on: what each block takes at its start, on top
-    of what the ``change`` of those before it left."""
+    """The highest level of a device that runs ``row``, from an empty one: the amount each block takes at its start, on
+    top of the ``change`` of those before it."""
     blocks = [block for block, _ in row]
     levels = accumulate(map(change.__getitem__, blocks), initial=0)
     return max(0, max(map(add, levels, map(take.__getitem__, blocks)), default=0))
 
 
 def one_after_another(problem: Problem, pools: Sequence[MixedPool], order: Sequence[Op]) -> PooledOrders:
-    """What each device runs if all operations run in ``order``, on mixed pools one after the other."""
+    """The orders of the devices if all operations run in ``order``, on mixed pools one after the other."""
     rows: list[list[Op]] = [[] for _ in problem.devices]
     for op in order:
         for device in problem.blocks[op[0]].devices:
@@ -167,8 +167,8 @@ def memory_waits(problem: Problem, pools: Sequence[MixedPool], rows: Sequence[Se
                  start: Mapping[Op, _Time], end: Mapping[Op, _Time], slack: float = 0) -> list[Wait]:
     """Which operations wait for the memory of which others at these times; ``rows`` are the devices' orders.
 
-    Times that differ by ``slack`` or less are equal. An operation does not wait for one that it shares an engine with:
-    the order says so.
+    Times that differ by ``slack`` or less are equal. An operation does not wait for one on the same engine: the order
+    implies it.
     """
     waits: list[Wait] = []
     for pool in pools:

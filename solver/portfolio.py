@@ -1,10 +1,10 @@
-"""Several problems beside each other, one of whose schedules is wanted: searched within one budget, the best one leads.
+"""Several problems of which one schedule is wanted: searched side by side within one budget, the best one leads.
 
-A *candidate* is a problem with a bound. Its own search (:class:`weft.solver.step.search.Search`) runs in slices, or
-somebody else's runs whole; either way what is known of it stays with it: its best schedule, its bound, why it has none.
-A *portfolio* has the candidates. The best schedule of all *leads*; a candidate whose bound is not below the leader's
-value is *beaten* and gets no more time. So the answer is no worse than the best that any candidate had, whatever ends
-the search, and the least bound of all is a bound on all.
+A *candidate* is a problem with a bound. Its own search (:class:`weft.solver.step.search.Search`) runs in slices, or an
+external one runs whole; either way the results stay with it: its best schedule, its bound, why it has none. A
+*portfolio* has the candidates. The best schedule of all *leads*; a candidate whose bound is not below the leader's
+value is *beaten* and gets no more time. So the answer is no worse than the best of any candidate, however the search
+ends, and the least bound of all is a bound on all.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ T = TypeVar("T")
 
 
 class Parts(Generic[T]):
-    """Parts of all that may be chosen, each with what none of it is below, to be divided or looked at: the least bound
-    comes first, of equal ones the least ``rank``, then what was there first."""
+    """Parts of a set of alternatives, each with a lower bound, to be divided or searched: the least bound comes first,
+    of equal ones the least ``rank``, then the oldest."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, int, T]] = []
@@ -45,7 +45,7 @@ class Parts(Generic[T]):
         return ((bound, part) for bound, _, _, part in (*self._heap, *self._divided))
 
     def push(self, bound: float, part: T, rank: int = 0) -> None:
-        """One more, or what is left of one."""
+        """Add a part, or the rest of one."""
         heapq.heappush(self._heap, (bound, rank, next(self._number), part))
 
     @property
@@ -59,7 +59,7 @@ class Parts(Generic[T]):
         return self._heap[0][3]
 
     def pop(self) -> T:
-        """Take it out."""
+        """Remove and return the part with the least bound."""
         return heapq.heappop(self._heap)[3]
 
     @contextmanager
@@ -80,13 +80,13 @@ class Parts(Generic[T]):
 
 @dataclass(eq=False)
 class Candidate(Generic[T]):
-    """One of several problems, which its owner knows as ``of``.
+    """One of several problems, with ``of`` as its owner's key.
 
-    ``least``: what no schedule of it is known to be below. ``problem``, ``micro_batches``, ``start``: what is searched
-    in slices, and from which schedule on; none where its search runs whole. ``copies``: so many of its values are one,
-    as a rate is shared by replicas. ``found``: its best schedule where no search in slices has a better one.
-    ``refusal``: why it has no schedule; ``fault``: what ended its search otherwise.
-    ``turns``, ``taken``: slices so far, and steps in them. ``open``: whether more time may find or prove something.
+    ``least``: a lower bound on all its schedules. ``problem``, ``micro_batches``, ``start``: the instance searched in
+    slices, and its first schedule; None if its search runs whole. ``copies``: this many of its values make one, as
+    replicas share a rate. ``found``: its best schedule if no search in slices has a better one. ``refusal``: why it has
+    no schedule; ``fault``: another exception that ended its search. ``turns``, ``taken``: slices so far, and steps in
+    them. ``open``: whether more time may find or prove something.
     """
 
     of: T
@@ -111,12 +111,12 @@ class Candidate(Generic[T]):
 
     @property
     def value(self) -> float:
-        """What the best schedule so far comes to; infinite where there is none."""
+        """The value of the best schedule so far; infinite if there is none."""
         return math.inf if self.best is None else self.best.value / self.copies
 
     @property
     def bound(self) -> float:
-        """What no schedule of it is below; infinite where it is proven that it has none."""
+        """The lower bound on all its schedules; infinite if it is proven that it has none."""
         if self.ruled_out:
             return math.inf
         proven = self.least if self.search is None else max(self.least, self.search.value_bound / self.copies)
@@ -129,16 +129,16 @@ class Candidate(Generic[T]):
 
     @property
     def proven(self) -> bool:
-        """Whether nothing better is left in it."""
+        """Whether it contains nothing better."""
         return self.bound >= self.value * (1 - RELATIVE_TOLERANCE)
 
 
 class Portfolio(Generic[T]):
     """The candidates ``entries``, within ``budget``. ``leader``: the one whose schedule was the best first.
 
-    ``running``: those whose slices go on, ``waiting``: those that have had none. ``history``: of the best and the bound
-    on all. ``in_any_case``: whether a first schedule is looked for though the budget is spent. ``interrupted``: whether
-    a whole search was.
+    ``running``: those with slices to come, ``waiting``: those without any so far. ``history``: of the best value and
+    the bound on all. ``in_any_case``: whether a first schedule is searched for even if the budget is spent.
+    ``interrupted``: whether a whole search was.
     """
 
     def __init__(self, budget: Budget, objective: str = "makespan",
@@ -156,21 +156,21 @@ class Portfolio(Generic[T]):
 
     @property
     def best(self) -> float:
-        """What the best schedule so far comes to."""
+        """The value of the best schedule so far."""
         return math.inf if self.leader is None else self.leader.value
 
     @property
     def beside(self) -> float:
-        """What nothing is below that has no entry yet."""
+        """The lower bound on everything that has no entry yet."""
         return math.inf
 
     @property
     def bound(self) -> float:
-        """What no schedule of any candidate is below."""
+        """The lower bound on the schedules of all candidates."""
         return min([self.best, self.beside, *(entry.bound for entry in self.entries)])
 
     def is_beaten(self, candidate: Candidate[T]) -> bool:
-        """Whether another one leads that it cannot better."""
+        """Whether another one leads and it cannot be better."""
         return self.leader is not None and candidate is not self.leader and candidate.bound >= self.best
 
     def is_settled(self, candidate: Candidate[T]) -> bool:
@@ -180,7 +180,7 @@ class Portfolio(Generic[T]):
 
     @property
     def used(self) -> float:
-        """Seconds so far, of the kind that is limited."""
+        """Seconds so far, of the limited kind."""
         return self.budget.elapsed if self.budget.deterministic is None else self.budget.deterministic_used
 
     @property
@@ -189,7 +189,7 @@ class Portfolio(Generic[T]):
         return self.budget.spent and not (self.in_any_case and self.leader is None)
 
     def nothing(self, name: str) -> Exception:
-        """Why there is no schedule: what is open of any candidate before what is proven of all."""
+        """Why there is no schedule: an open reason of any candidate before the proven reasons of all."""
         for entry in self.entries:
             if entry.fault is not None:
                 return entry.fault
@@ -201,18 +201,18 @@ class Portfolio(Generic[T]):
     # -- in slices ----------------------------------------------------------------------------------------------------
 
     def begin(self, candidate: Candidate[T]) -> None:
-        """Make its search. Raises what :class:`~weft.solver.step.search.Search` does."""
+        """Create its search. Raises like :class:`~weft.solver.step.search.Search`."""
         assert candidate.problem is not None
         candidate.search = Search(candidate.problem, candidate.micro_batches, self.budget, self.heard(candidate),
                                   candidate.start, self.objective)
         candidate.steps = candidate.search.steps()
         self.follow(candidate)
-        if candidate is self.leader and candidate.best is not None:  # by the schedule that it starts from
+        if candidate is self.leader and candidate.best is not None:  # by its start schedule
             self.tell(Progress(candidate.best, self.budget.elapsed, "start"), candidate)
 
     def go_on(self, candidate: Candidate[T], seconds: float) -> bool:
-        """Search on for so many ``seconds``, at least one step; whether the search may go on afterwards. A fault in it
-        takes nothing away from the others' schedules."""
+        """Continue its search for ``seconds``, at least one step; whether it may continue afterwards. A fault in it
+        does not affect the others' schedules."""
         until = self.used + seconds
         candidate.turns += 1
         try:
@@ -232,7 +232,7 @@ class Portfolio(Generic[T]):
         return False
 
     def round(self, active: Iterable[Candidate[T]], seconds: float) -> None:
-        """A slice for each of those ``running`` that are ``active``, in this order."""
+        """A slice for each candidate in ``active`` that is ``running``, in this order."""
         for candidate in active:
             if self.must_end:
                 return
@@ -245,11 +245,11 @@ class Portfolio(Generic[T]):
                 self.improved(candidate)
 
     def improved(self, candidate: Candidate[T]) -> None:
-        """What a better schedule of it leads to."""
+        """Called after it has found a better schedule."""
 
     def search_all(self, candidates: Sequence[Candidate[T]], at_once: int, seconds: float) -> None:
-        """Search ``candidates``, in this order at first, so many ``at_once``, until the time is over or nothing is left
-        that may be better than the best. The first slices take ``seconds``, each later one twice as long."""
+        """Search ``candidates``, in this order at first, ``at_once`` at a time, until the time is over or nothing is
+        left that may be better than the best. The first slices take ``seconds``, each later one twice as long."""
         self.waiting = list(candidates)
         while (self.waiting or self.running) and not self.must_end:
             while self.waiting and len(self.running) < at_once and not (self.budget.spent and self.running):
@@ -268,7 +268,7 @@ class Portfolio(Generic[T]):
 
     def take(self, candidate: Candidate[T], solve: Callable[..., Schedule], *asked: object, **limits: object
              ) -> Schedule | None:
-        """What ``solve``, a whole search with an ``on_progress``, finds of it; ``None`` where it finds none."""
+        """The result of ``solve``, a whole search with an ``on_progress``, for it; ``None`` if there is none."""
         try:
             found = solve(*asked, on_progress=self.heard(candidate), **limits)
         except Infeasible as refusal:
@@ -285,19 +285,19 @@ class Portfolio(Generic[T]):
     # -- what is told -------------------------------------------------------------------------------------------------
 
     def follow(self, candidate: Candidate[T]) -> None:
-        """Let it lead where its schedule is the best."""
+        """Let it lead if its schedule is the best."""
         if candidate.value < self.best:
             self.leader = candidate
         if self.leader is not None:
             self.history.record(self.budget.elapsed, self.best, self.bound)
 
     def labelled(self, candidate: Candidate[T], schedule: Schedule) -> Schedule:
-        """``schedule`` of it as it is told."""
+        """``schedule`` of it as it is reported."""
         return schedule
 
     def tell(self, progress: Progress, candidate: Candidate[T] | None = None) -> None:
-        """Pass on what a search says, of ``candidate`` if of one: nothing worse than the best so far, and no bound that
-        is not one on all."""
+        """Pass on the progress of a search, of ``candidate`` if of one: nothing worse than the best so far, and only
+        bounds that are valid for all."""
         copies = 1
         if candidate is not None:
             copies = candidate.copies
@@ -309,5 +309,5 @@ class Portfolio(Generic[T]):
                                      elapsed=self.budget.elapsed))
 
     def heard(self, candidate: Candidate[T]) -> Callable[[Progress], None]:
-        """A listener to its search."""
+        """The progress listener for its search."""
         return partial(self.tell, candidate=candidate)

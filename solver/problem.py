@@ -1,7 +1,7 @@
-"""What is scheduled: one micro-batch's graph of blocks, on devices with memory and links between them.
+"""The scheduling problem: one micro-batch's graph of blocks, on devices with memory and links between them.
 
-Every class checks itself on construction and raises :class:`ProblemError`, whose message names the entry at
-fault, what was found there and what is allowed. All of them are immutable.
+Every class checks itself on construction and raises :class:`ProblemError`, whose message names the entry at fault, the
+value found and the values allowed. All of them are immutable.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Block", "BlockKind", "Dependency", "Device", "Link", "Number", "Prob
 
 
 class BlockKind(StrEnum):
-    """What a block computes. The search treats all kinds alike; baselines, pictures and the executor do not."""
+    """The work of a block. The search treats all kinds alike; baselines, pictures and the executor do not."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
@@ -39,15 +39,15 @@ class BlockKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU, or whatever runs one block at a time.
+    """A GPU, or anything else that runs one block at a time.
 
-    ``memory`` is the capacity for what blocks hold at run time (weights and other constants are already
-    subtracted), in the problem's memory unit; ``None`` is unlimited. ``static`` is what was subtracted, where that is
-    known: schedules need no less for it, but people want to see it.
+    ``memory`` is the capacity available to blocks at run time (weights and other constants are already subtracted), in
+    the problem's memory unit; ``None`` is unlimited. ``static`` is the amount subtracted, if known: schedules do not
+    need it, but people want to see it.
 
-    With ``lane_of``, the name of another device, it is an engine of that one (its network, its copies): a lane. It runs
-    one block at a time beside what its owner computes, has no rank and no memory of its own, and what its blocks take
-    and give counts on its owner.
+    With ``lane_of``, the name of another device, it is an engine of that device (its network, its copies): a lane. It
+    runs one block at a time in parallel with its owner, has no rank and no memory of its own, and the amounts that its
+    blocks take and give count on its owner.
     """
 
     name: str
@@ -79,7 +79,7 @@ def owners(devices: Sequence[Device]) -> tuple[int, ...]:
 class Link:
     """A directed link between two devices (by index) that carries one transfer at a time.
 
-    It may begin and end at one device: such as its copies to what is no device here (:mod:`weft.solver.offload`).
+    It may begin and end at one device: such as copies to the host, which is not a device (:mod:`weft.solver.offload`).
     """
 
     name: str
@@ -92,7 +92,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Dependency:
-    """The block that holds it waits for ``block``.
+    """The block with this entry waits for ``block``.
 
     ``lag`` is the transfer time after that block ends. With ``link``, the transfer occupies that link for
     ``lag``; a link carries its transfers one at a time, in the order in which their producers run on the
@@ -108,12 +108,12 @@ class Dependency:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A piece of one micro-batch's work that runs without interruption and holds all its devices meanwhile.
+    """A piece of one micro-batch's work that runs without interruption and occupies all its devices meanwhile.
 
     ``devices`` are indices into :attr:`Problem.devices`. ``duration`` > 0, in the problem's time unit.
-    ``memory`` holds the change on each of its devices, in the order of ``devices``: a positive amount is taken
-    when the block starts, a negative one is given back when it ends. ``workspace`` (same shape, 0 or more) is
-    taken at the start and given back at the end. A single number stands for the same on every device.
+    ``memory`` is the change on each of its devices, in the order of ``devices``: a positive amount is taken when the
+    block starts, a negative one is given back when it ends. ``workspace`` (same shape, 0 or more) is taken at the start
+    and given back at the end. A single number is the amount on every device.
     """
 
     name: str
@@ -163,13 +163,13 @@ class Block:
 
 @dataclass(frozen=True)
 class Problem:
-    """One micro-batch's blocks on their devices. How many micro-batches run is no part of it.
+    """One micro-batch's blocks on their devices. The number of micro-batches is not part of it.
 
-    A device and its lanes are a *pool*: they share its memory. A block may hold several devices of one pool; what it
-    takes and gives on each adds up.
+    A device and its lanes are a *pool*: they share its memory. A block may occupy several devices of one pool; the
+    amounts that it takes and gives on each add up.
 
-    Raises :class:`ProblemError` for duplicate names, unknown names, a device out of range, a lane of a device that is
-    none or is a lane itself, a link that does not join the blocks that use it, and a cycle among dependencies of
+    Raises :class:`ProblemError` for duplicate names, unknown names, a device out of range, a lane whose owner does not
+    exist or is a lane itself, a link that does not join the blocks that use it, and a cycle among dependencies of
     distance 0.
     """
 
@@ -179,7 +179,7 @@ class Problem:
     links: tuple[Link, ...] = ()
     time_unit: str = "s"
     memory_unit: str = "B"
-    #: What the stages are made of, where that is known; no part of what is solved.
+    #: The contents of the stages, if known; not part of the instance that is solved.
     model: ModelFacts | None = None
     index: Mapping[str, int] = field(init=False, repr=False, compare=False)
 

@@ -1,7 +1,7 @@
 """A package's public names, each loaded when it is first used (PEP 562): importing the package costs nothing.
 
-Where they are is said once, by what the package imports for type checkers: ``from home import name`` under
-``if TYPE_CHECKING:``, or ``from home import name as public``.
+Their modules are stated once, by the package's imports for type checkers: ``from home import name`` under ``if
+TYPE_CHECKING:``, or ``from home import name as public``.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 
 
 def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The ``__getattr__`` and the ``__dir__`` of ``package``. A name is loaded once, from then on the package has it
-    itself. Raises ``AttributeError`` for a name that is not public."""
+    """The ``__getattr__`` and the ``__dir__`` of ``package``. A name is loaded once, and from then on an attribute of
+    the package. Raises ``AttributeError`` for a name that is not public."""
     module = sys.modules[package]
 
     @cache

@@ -1,6 +1,6 @@
-"""What comes out: when every block of every micro-batch runs, and what is read off that.
+"""The result: when every block of every micro-batch runs, and the properties that follow from it.
 
-A :class:`Schedule` states; it does not judge. Whether it is feasible is the word of :mod:`weft.solver.judge`.
+A :class:`Schedule` states; it does not judge. :mod:`weft.solver.judge` decides whether it is feasible.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from weft.solver.problem import Number, Problem
 if TYPE_CHECKING:
     from weft.solver.wide.run import Rounds
 
-#: Two times closer than this share of the makespan are equal: what adding floats in another order may change.
+#: Times that differ by less than this share of the makespan are equal: adding floats in another order may change as
+#: much.
 RELATIVE_TOLERANCE = 1e-9
 _Columns: TypeAlias = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.float64], npt.NDArray[np.float64]]
 #: By name, the first by default: the least time of one step; the least time after which the next step can begin, as no
@@ -50,8 +51,8 @@ _OPERATION = partial(tuple.__new__, Operation)
 
 
 class _InOrder(Sequence[Operation]):
-    """Operations by start, end and block, sorted once. Of many that are timed there are ``columns`` first (blocks,
-    micro-batches, starts, ends), and operations once they are looked at."""
+    """Operations by start, end and block, sorted once. A large number of timed operations begins as ``columns``
+    (blocks, micro-batches, starts, ends), and becomes operations when they are accessed."""
 
     def __init__(self, made: Iterable[Operation] = (), columns: _Columns | None = None) -> None:
         self.columns = columns
@@ -88,12 +89,12 @@ def operations_at(starts: npt.NDArray[np.float64], durations: Sequence[Number]) 
     if len(starts) < _MANY:
         return tuple(_OPERATION((i // n, i % n, at, at + durations[i // n])) for i, at in enumerate(starts.tolist()))
     ends = starts + np.repeat(np.array(durations, dtype=float), n)
-    order = np.lexsort((ends, starts)).astype(np.int32)  # the last is what counts first; of equals, the order of blocks
+    order = np.lexsort((ends, starts)).astype(np.int32)  # the last key sorts first; equal ones in the order of blocks
     return _InOrder(columns=(order // n, order % n, starts[order], ends[order]))
 
 
 def latest_end(operations: Sequence[Operation]) -> float:
-    """When the last of ``operations`` ends; 0 without any."""
+    """The end of the last of ``operations``; 0 without any."""
     if isinstance(operations, _InOrder):
         return operations.latest_end
     return max(map(itemgetter(3), operations), default=0.0)
@@ -105,7 +106,7 @@ def _in_order(operations: Sequence[Operation]) -> _InOrder:
     if len(operations) >= _MANY:
         blocks, _, starts, ends = zip(*operations, strict=True)
         if {*map(type, starts), *map(type, ends)} == {float} and {*map(type, blocks)} == {int}:
-            order = np.lexsort(tuple(map(np.array, (blocks, ends, starts))))  # the last is what counts first
+            order = np.lexsort(tuple(map(np.array, (blocks, ends, starts))))  # the last key sorts first
             return _InOrder(map(operations.__getitem__, order.tolist()))
     return _InOrder(sorted(operations, key=itemgetter(2, 3, 0)))
 
@@ -114,8 +115,8 @@ def _in_order(operations: Sequence[Operation]) -> _InOrder:
 class Repetend:
     """The steady state inside a schedule.
 
-    ``first`` is the index of the first whole period, ``count`` how many repeat, ``micro_batches`` how many
-    micro-batches one period advances.
+    ``first`` is the index of the first whole period, ``count`` the number of periods that repeat, ``micro_batches`` the
+    number of micro-batches that one period advances.
     """
 
     first: int
@@ -125,9 +126,9 @@ class Repetend:
 
 @dataclass(frozen=True, slots=True)
 class Bubble:
-    """Idle shares, 0 to 1, each over all devices that are no lanes and with its own denominator.
+    """Idle shares, 0 to 1, each over all devices that are not lanes and with its own denominator.
 
-    A lane is no GPU that idles but an engine beside one; a block counts on those of its devices that are no lanes.
+    A lane is not a GPU that idles but an engine beside one; a block counts on its devices that are not lanes.
     ``steady``: idle share of one period (``None`` without a steady state). ``step``: idle share of the whole
     makespan. ``span``: idle share between each device's first start and last end, as zero-bubble papers report it.
     """
@@ -139,11 +140,11 @@ class Bubble:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Operations of ``micro_batches`` micro-batches of ``problem``, with bounds on how good any schedule can be.
+    """Operations of ``micro_batches`` micro-batches of ``problem``, with lower bounds for all schedules.
 
-    ``operations`` are sorted by start, then end, then block. ``makespan_bound`` and ``period_bound`` are proven
-    lower bounds; ``period`` is the time per micro-batch in the steady state, ``None`` where there is none.
-    ``solver`` says who made it: ``name``, ``seconds``, ``seed``, ``version`` and what else reproduces it.
+    ``operations`` are sorted by start, then end, then block. ``makespan_bound`` and ``period_bound`` are proven lower
+    bounds; ``period`` is the time per micro-batch in the steady state, ``None`` if there is none. ``solver`` says how
+    it was made: ``name``, ``seconds``, ``seed``, ``version`` and the rest that reproduces it.
 
     ``choices`` are the options taken where ``problem`` is one of many. With jobs, or micro-batches that differ,
     ``problem`` is the plain problem of ``rounds``, and its micro-batches are the rounds of the run.
@@ -161,7 +162,7 @@ class Schedule:
     rounds: Rounds | None = None
 
     def __str__(self) -> str:
-        """What it is and how good, in one line; ``weft.check`` and ``weft solve`` say more."""
+        """The schedule and its quality in one line; ``weft.check`` and ``weft solve`` say more."""
         problem = self.problem
         scale, unit = (1e3, "ms") if problem.time_unit == "s" else (1, problem.time_unit)
         devices = sum(device.lane_of is None for device in problem.devices)
@@ -185,7 +186,7 @@ class Schedule:
 
     @property
     def gap(self) -> float:
-        """How far the makespan may be above the best possible, as a share of the bound."""
+        """The most by which the makespan may exceed the best possible, as a share of the bound."""
         if self.makespan <= self.makespan_bound * (1 + RELATIVE_TOLERANCE):
             return 0.0
         return self.makespan / self.makespan_bound - 1 if self.makespan_bound > 0 else float("inf")
@@ -197,22 +198,21 @@ class Schedule:
 
     @property
     def value(self) -> float:
-        """What its objective comes to, in the problem's time unit; infinite for a rate where there is no steady
-        state."""
+        """The value of its objective, in the problem's time unit; infinite for a rate without a steady state."""
         stated = {"makespan": self.makespan, "rate": self.period}.get(self.objective, self.solver.get(self.objective))
         return float("inf") if stated is None else float(stated)
 
     @property
     def value_bound(self) -> float:
-        """A proven lower bound on :attr:`value`: of every schedule (a rate: of every steady state, a latency: at the
-        throughput that was asked for)."""
+        """A proven lower bound on :attr:`value`: for every schedule (a rate: every steady state, a latency: at the
+        requested throughput)."""
         if self.objective == "makespan":
             return self.makespan_bound
         return float(self.solver.get(BOUND_OF[self.objective], 0.0))
 
     @property
     def value_gap(self) -> float:
-        """How far :attr:`value` may be above the best possible, as a share of its bound."""
+        """The most by which :attr:`value` may exceed the best possible, as a share of its bound."""
         if self.value <= self.value_bound * (1 + RELATIVE_TOLERANCE):
             return 0.0
         return self.value / self.value_bound - 1 if self.value_bound > 0 else float("inf")
@@ -225,7 +225,7 @@ class Schedule:
 
     @property
     def status(self) -> str:
-        """``"optimal"`` where the makespan equals its bound, else ``"feasible"``."""
+        """``"optimal"`` if the makespan equals its bound, else ``"feasible"``."""
         return "optimal" if self.gap == 0 else "feasible"
 
     @cached_property
@@ -239,8 +239,8 @@ class Schedule:
 
     @cached_property
     def orders(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """Per device, the ``(block, micro_batch)`` that it runs, in order: :data:`weft.solver.timing.Orders`. Where
-        lanes share a memory it comes with which operation waits for the memory of which other
+        """Per device, the ``(block, micro_batch)`` that it runs, in order: :data:`weft.solver.timing.Orders`. If lanes
+        share a memory, also which operation waits for the memory of which other
         (:class:`~weft.solver.pools.PooledOrders`)."""
         rows = tuple(tuple((operation.block, operation.micro_batch) for operation in row) for row in self.device_orders)
         pools = mixed_pools(self.problem, sign, sign) if self.problem.has_lanes else ()
@@ -251,11 +251,11 @@ class Schedule:
         return PooledOrders(rows, memory_waits(self.problem, pools, rows, start, end, self._rounding))
 
     def memory_profile(self, device: int) -> list[tuple[float, Number]]:
-        """``(time, level)`` steps on one device: the level holds from that time to the next entry's.
+        """``(time, level)`` steps on one device: the level is valid from that time to the next entry's.
 
-        Levels are in the problem's memory unit. An operation takes when it starts and gives back when it ends,
-        before the next one on the device takes. What the device's lanes take and give counts on it, in order of time;
-        a lane itself holds nothing.
+        Levels are in the problem's memory unit. An operation takes when it starts and gives back when it ends, before
+        the next one on the device takes. The amounts of the device's lanes count on it, in order of time; the level of
+        a lane itself is 0.
         """
         return [(0.0, 0), *self._levels(device)]
 
@@ -267,21 +267,21 @@ class Schedule:
 
     def _changes(self, device: int) -> Iterator[tuple[float, Number]]:
         steps = self._memory_steps(device)
-        for operation in self.device_orders[device]:  # a device runs one block at a time: order is all it takes
+        for operation in self.device_orders[device]:  # a device runs one block at a time: its order suffices
             for time, step in zip(operation[2:], steps[operation[0]], strict=True):
                 if step:
                     yield time, step
 
     def _memory_steps(self, device: int) -> dict[int, tuple[Number, Number]]:
-        """By how much the level changes at the start and at the end of each block of the device and its lanes."""
+        """The change of the level at the start and at the end of each block of the device and its lanes."""
         blocks = self.problem.blocks
         return {i: (sum(max(blocks[i].memory[place], 0) + blocks[i].workspace[place] for place in places),
                     sum(min(blocks[i].memory[place], 0) - blocks[i].workspace[place] for place in places))
                 for i, places in self.problem.pool_places[device].items()}
 
     def _pool_changes(self, device: int) -> list[tuple[float, Number]]:
-        """``(time, by how much)`` for every change of what the device and its lanes hold; at one time, what ends comes
-        first. An end that is above another operation's start by rounding alone is at that start."""
+        """``(time, amount)`` for every change of the level of the device and its lanes; at one time, ends come first.
+        An end later than another operation's start only by rounding is moved to that start."""
         steps = self._memory_steps(device)
         engines = (device, *self.problem.lanes_of[device]) if steps else ()
         row = sorted({operation for engine in engines for operation in self.device_orders[engine]},
@@ -298,7 +298,7 @@ class Schedule:
 
     @cached_property
     def _rounding(self) -> float:
-        """How far times may be apart that are equal but for rounding."""
+        """The difference of times that are equal except for rounding."""
         work = sum(block.duration + sum(wait.lag for wait in block.after) for block in self.problem.blocks)
         return RELATIVE_TOLERANCE * min(abs(self.makespan), work * self.micro_batches)
 
@@ -329,5 +329,5 @@ class Schedule:
         return replace(self, solver={**self.solver, **entries})
 
     def with_operations(self, operations: Sequence[Operation]) -> Schedule:
-        """The same schedule with other operations (what tests and editors need)."""
+        """The same schedule with other operations (for tests and editors)."""
         return replace(self, operations=tuple(operations))

@@ -1,16 +1,16 @@
-"""What may have been meant by a name that is not known. It imports nothing else of weft, so that help stays light."""
+"""Suggestions for an unknown name. Imports nothing else of weft, so that help stays light."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
 
-#: Longer names are not compared: that would take long, and nobody typed them. Shorter ones are part of too many.
+#: Longer names are not compared: that would be slow, and nobody types them. Shorter ones are part of too many.
 _LONGEST, _SHORTEST = 1000, 4
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence about ``name`` that proposes what of ``known`` may have been meant."""
+    """The end of a sentence about ``name``, with the closest names in ``known``."""
     if len(name) > _LONGEST:
         return ""
     names = [str(one) for one in known]

@@ -1,4 +1,4 @@
-"""Which plan runs in which part of a training, where plans cost differently from part to part and a switch costs too?
+"""Which plan should run in which part of a training, if plans differ in cost from part to part and a switch costs too?
 
 A shortest path over parts x plans by dynamic programming (Bellman, 1957): the least total that ends part i with plan p
 is the least over plans q of the total that ends part i - 1 with q, plus the switch from q to p, plus p's cost in
@@ -14,17 +14,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Switching:
-    """``plans``: by part, which runs. ``total``: their costs and those of the switches between them."""
+    """``plans``: the plan of each part. ``total``: their costs and those of the switches between them."""
 
     plans: tuple[int, ...]
     total: float
 
 
 def best_switching(costs: Sequence[Sequence[float]], switches: Sequence[Sequence[float]]) -> Switching | None:
-    """The cheapest plans of all parts: ``costs[i][p]`` is what plan p costs in part i (infinite where it cannot run),
-    ``switches[q][p]`` what a switch from q to p does; nothing is paid for the first. ``None`` where a part has no plan
-    that can run or be switched to. Of equal ways the one with fewer switches as far as the last parts tell, then plans
-    listed first.
+    """The cheapest plans of all parts: ``costs[i][p]`` is the cost of plan p in part i (infinite if it cannot run),
+    ``switches[q][p]`` the cost of a switch from q to p; the first plan needs none. ``None`` if a part has no plan that
+    can run or be switched to. Ties go to fewer switches as far as the last parts decide, then to plans listed first.
     """
     if not costs:
         return Switching((), 0.0)

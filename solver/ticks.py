@@ -1,23 +1,23 @@
 """A problem in whole numbers, as the search sees it: ticks of time, units of memory, blocks by index.
 
-Times become ticks. Decimal durations (what profiles and people write) are represented exactly as long as that takes
-no more than about 2**36 ticks for one micro-batch; otherwise they are rounded *up* to a tick, so that any order
-found is feasible in real time. What that does to bounds, :meth:`TickProblem.bound` takes back, the smaller of two ways:
+Times become ticks. Decimal durations (as profiles and people write them) are represented exactly as long as that takes
+no more than about 2**36 ticks for one micro-batch; otherwise they are rounded *up* to a tick, so that any order found
+is feasible in real time. :meth:`TickProblem.bound` corrects bounds for this, by the smaller of two corrections:
 
 * By share. ``inflation`` is the largest share by which an amount grew. Scaling a real schedule by it gives one that
   fits the rounded amounts, hence ``bound(rounded) / inflation <= optimum(real)``.
 * By sum. Keep the order of a real schedule and time it with the rounded amounts. Its makespan is the longest path, and
-  a path meets every operation and every transfer at most once: it grows by no more than all that was rounded up in N
-  micro-batches, ``N * loss`` ticks, hence ``bound(rounded) - N * loss <= optimum(real)``. The time per micro-batch of
-  a steady state is the largest ratio of length to periods passed over the cycles of one period's operations; a simple
+  a path meets every operation and every transfer at most once: it grows by no more than the total rounding in N
+  micro-batches, ``N * loss`` ticks, hence ``bound(rounded) - N * loss <= optimum(real)``. The time per micro-batch of a
+  steady state is the largest ratio of length to periods passed over the cycles of one period's operations; a simple
   cycle meets each of them once and passes at least one period, so it grows by no more than ``loss`` a micro-batch.
 
-The first is lost on a tiny amount, which a tick multiplies; the second forgives it, as it is a few ticks at most.
+A tiny amount, multiplied by a tick, spoils the first but not the second, where it is a few ticks at most.
 
 For the latency of one micro-batch at a period P the second is as follows. Stretch time: right before an operation ends
-or a transfer arrives, put in what it was rounded up by. Every period gets ``loss`` ticks longer. All lasts no shorter
-than rounded and keeps its order, so there is a schedule of the rounded amounts with the period P + ``loss``; a latency
-L sees the ends of at most L / P + 2 periods: it becomes L + (L / P + 2) ``loss`` at most.
+or a transfer arrives, insert the amount it was rounded up by. Every period gets ``loss`` ticks longer. Everything lasts
+at least as long as rounded and keeps its order, so there is a schedule of the rounded amounts with the period P +
+``loss``; a latency L contains the ends of at most L / P + 2 periods: it becomes L + (L / P + 2) ``loss`` at most.
 Memory is always exact.
 """
 
@@ -60,14 +60,14 @@ class Arc:
 class TickProblem:
     """The integer view of ``problem``.
 
-    ``take[d][i]`` is what block i takes on device d when it starts (workspace included), ``change[d][i]`` by how
-    much it has changed the level once it has ended; both hold only the device's blocks. ``capacity[d]`` is None
-    where unlimited. A limited memory that a device shares with its lanes stands where one order says all of it: with
-    the one of them that runs all blocks that take or give. Where none does it is one of ``mixed_pools``, which hang on
-    times, and these three say nothing of it: with less to keep, a bound or a proof of theirs still holds for all that
-    keeps the pools too; whoever offers a schedule or a steady state holds it against the pools. ``tick`` is the length
-    of a tick in the problem's time unit, ``inflation`` and ``loss`` (ticks for one micro-batch) what rounding to it
-    added, ``memory_unit`` what one unit of the amounts here is in the problem's.
+    ``take[d][i]`` is the amount that block i takes on device d when it starts (workspace included), ``change[d][i]``
+    its change of the level once it has ended; both have only the device's blocks. ``capacity[d]`` is None for
+    unlimited. A limited memory that a device shares with its lanes is listed if one order determines it: under the
+    engine that runs all blocks that take or give. If there is no such engine it is one of ``mixed_pools``, which hang
+    on times, and these three omit it: with fewer constraints, a bound or a proof of theirs remains valid for every
+    schedule that keeps the pools too; a new schedule or steady state must be checked against the pools by its source.
+    ``tick`` is the length of a tick in the problem's time unit, ``inflation`` and ``loss`` (ticks for one micro-batch)
+    the increase by rounding to it, ``memory_unit`` the size of one unit of the amounts here in the problem's.
     """
 
     problem: Problem
@@ -117,10 +117,10 @@ class TickProblem:
 
     @cached_property
     def in_sequence(self) -> TickProblem:
-        """What is to be kept where no two blocks run at once: a pool is then one device, its owner, and none is mixed.
+        """The constraints if no two blocks run at once: a pool is then one device, its owner, and none is mixed.
 
-        There is a schedule of this instance exactly if there is one of that: put the operations of a schedule one after
-        the other by start, and at each start no more has started than before, while all of that has ended.
+        This instance has a schedule exactly if that one has: put the operations of a schedule one after the other by
+        start; then at each start no more operations have started than before, and all of those have ended.
         """
         if not self.problem.has_lanes:
             return self
@@ -137,8 +137,8 @@ class TickProblem:
 
     @cached_property
     def distinct_devices(self) -> tuple[int, ...]:
-        """The devices, of those that run the same blocks in the same memory the first only: what is true of one is true
-        of all."""
+        """The devices, without those that repeat the blocks and the memory of an earlier one: a statement about one is
+        true of all."""
         known: dict[object, int] = {}
         for device, (capacity, take, change) in enumerate(zip(self.capacity, self.take, self.change, strict=True)):
             known.setdefault((capacity, tuple(take.items()), tuple(change.values())), device)
@@ -155,12 +155,12 @@ class TickProblem:
         return self.problem.blocks_on
 
     def load(self, device: int) -> int:
-        """Ticks one micro-batch keeps ``device`` busy."""
+        """Ticks for which one micro-batch keeps ``device`` busy."""
         return sum(self.durations[i] for i in self.blocks_on[device])
 
     @property
     def heaviest_load(self) -> int:
-        """Ticks one micro-batch keeps the busiest device or link busy: no period is shorter."""
+        """Ticks for which one micro-batch keeps the busiest device or link busy: no period is shorter."""
         links = [0] * len(self.problem.links)
         for arc in self.arcs:
             if arc.link is not None:
@@ -168,13 +168,14 @@ class TickProblem:
         return max([*(self.load(d) for d in self.distinct_devices), *links])
 
     def limited(self, device: int) -> bool:
-        """Whether the device's capacity can be exceeded by what one micro-batch leaves or all of them pile up."""
+        """Whether the device's capacity can be exceeded by the remainder of one micro-batch or the sum over all of
+        them."""
         return self.capacity[device] is not None and any(self.take[device].values())
 
     @property
     def balanced(self) -> bool:
-        """Whether every micro-batch gives back all it took where memory is limited, mixed pools too: else there is no
-        steady state."""
+        """Whether every micro-batch gives back all it took of each limited memory, mixed pools included: otherwise
+        there is no steady state."""
         return (all(sum(self.change[d].values()) == 0 for d in self.distinct_devices if self.limited(d))
                 and all(pool.balanced for pool in self.mixed_pools))
 
@@ -204,18 +205,19 @@ class TickProblem:
     def bound(self, ticks: int | Fraction, micro_batches: int) -> float:
         """A lower bound in ticks as one on real time, rounded down by no more than float precision.
 
-        ``micro_batches``: of how many, if it bounds a makespan; 1 where it bounds the time per micro-batch of a steady
+        ``micro_batches``: their number if it bounds a makespan; 1 if it bounds the time per micro-batch of a steady
         state.
         """
         return float(max(ticks / self.inflation, ticks - micro_batches * self.loss, Fraction(0)) * self.tick)
 
     @property
     def _by_sum(self) -> bool:
-        """Whether latencies are bounded by the sum of what was rounded up; the same for all periods of an instance."""
+        """Whether latencies are bounded by the sum of the rounding; the same for all periods of an instance."""
         return self.loss < (self.inflation - 1) * self.heaviest_load
 
     def loosened(self, period: Fraction) -> Fraction:
-        """Ticks of a period that rounded schedules have where real ones have ``period`` ticks at most."""
+        """A limit in ticks on the period of rounded schedules that corresponds to at most ``period`` ticks for real
+        ones."""
         return period + self.loss if self._by_sum else period * self.inflation
 
     def latency_bound(self, ticks: int | Fraction, least: Fraction) -> Fraction:
@@ -223,7 +225,7 @@ class TickProblem:
         as one on that of real schedules with periods from ``least`` ticks to it, in the problem's time unit."""
         if not self._by_sum:
             return ticks / self.inflation * self.tick
-        if least <= 0:  # rounding adds as much as a period may take: nothing is known
+        if least <= 0:  # rounding adds as much as a period may take: no bound
             return Fraction(0)
         return max((ticks - 2 * self.loss) / (1 + self.loss / least), Fraction(0)) * self.tick
 
@@ -275,8 +277,8 @@ def _common_unit(amounts: Iterable[Fraction]) -> Fraction:
 def heads_and_tails(problem: Problem, durations: Sequence[Value] | None = None, lags: Sequence[Value] | None = None
                     ) -> tuple[list[Value], list[Value]]:
     """For each block the longest chain of blocks and transfers of its own micro-batch that leads to its start, and the
-    longest one behind its end. ``durations`` of blocks and ``lags`` of dependencies, both in the order of the file: the
-    problem's own unless given."""
+    longest one after its end. ``durations`` of blocks and ``lags`` of dependencies are in file order; the default is
+    the problem's own."""
     length: Sequence[Any] = [block.duration for block in problem.blocks] if durations is None else durations
     waits = [(producer, consumer, dependency.lag if lags is None else lags[number])
              for number, (producer, consumer, dependency) in enumerate(problem.dependencies())

@@ -1,10 +1,10 @@
 """From per-device orders to start times: every schedule, solved or baseline, gets its times here.
 
-Given in which order each device runs its operations, the earliest start of each is the longest path to it, over
-the previous operation on each of its devices and the producers it waits for, with their transfers
-(:class:`~weft.solver.problem.Dependency`). These times are the componentwise least among all schedules with
-those orders, so no schedule with the same orders has a smaller makespan; memory depends on the orders alone. Where
-lanes share a memory it depends on orders and waits (:class:`~weft.solver.pools.PooledOrders`), which are kept likewise.
+For given orders of operations on each device, the earliest start of each is the longest path to it, over the previous
+operation on each of its devices and the producers it waits for, with their transfers
+(:class:`~weft.solver.problem.Dependency`). These times are the componentwise least among all schedules with those
+orders, so no schedule with the same orders has a smaller makespan; memory depends on the orders alone. If lanes share a
+memory it depends on orders and waits (:class:`~weft.solver.pools.PooledOrders`), which are kept likewise.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from weft.solver.schedule import Operation, operations_at
 
 Array: TypeAlias = npt.NDArray[Any]
 
-#: Per device, the ``(block, micro_batch)`` it runs, in order. A block on several devices stands in each of their rows.
+#: Per device, the ``(block, micro_batch)`` it runs, in order. A block on several devices is in each of their rows.
 Orders: TypeAlias = Sequence[Sequence[tuple[int, int]]]
-#: From so many operations on the compiled kernel times them, where there is one.
+#: From this many operations on, the compiled kernel times them, if available.
 _MANY = 512
 
 
@@ -41,15 +41,15 @@ class Begins:
 
 
 class DeadlockError(ValueError):
-    """The orders make operations wait for each other in a circle, or leave one out."""
+    """The orders make operations wait for each other in a cycle, or omit one."""
 
 
 def time_orders(problem: Problem, micro_batches: int, orders: Orders,
                 begins: Begins | None = None) -> Sequence[Operation]:
     """Earliest start and end of every operation under ``orders``, from ``begins`` on, in the problem's time unit.
 
-    Raises :class:`DeadlockError`, naming an operation that can never start, if the orders contradict the
-    dependencies (or each other) or do not hold every block of every micro-batch once.
+    Raises :class:`DeadlockError`, naming an operation that can never start, if the orders contradict the dependencies
+    (or each other) or do not contain every block of every micro-batch once.
     """
     n = micro_batches
     durations = [block.duration for block in problem.blocks]
@@ -80,13 +80,13 @@ def time_orders(problem: Problem, micro_batches: int, orders: Orders,
 
 
 def begins_of(sizes: Sequence[int]) -> Array:
-    """Where each of several runs of these ``sizes`` begins, one behind the other, and where the last ends."""
+    """The begins of consecutive runs of these ``sizes``, and the end of the last."""
     return np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
 
 
 def arcs_by_source(problem: Problem) -> dict[str, Array]:
-    """What waits for each block, in file order: target, distance, link (-1 without) and lag."""
-    arcs = sorted(problem.dependencies(), key=lambda arc: arc[0])  # stable: of one block, in their own order
+    """The dependents of each block, in file order: target, distance, link (-1 without) and lag."""
+    arcs = sorted(problem.dependencies(), key=lambda arc: arc[0])  # stable: those of one block keep their order
     links = {name: k for k, name in enumerate(problem.links_by_name)}
     sizes = np.bincount([arc[0] for arc in arcs], minlength=len(problem.blocks))
     return {"arc_begin": begins_of(sizes.tolist()),
@@ -97,7 +97,7 @@ def arcs_by_source(problem: Problem) -> dict[str, Array]:
 
 
 def _edges(problem: Problem, n: int, orders: Orders) -> tuple[Array, Array] | None:
-    """Each operation and what follows it on a device or waits for its memory; None where orders are not complete."""
+    """Each operation and its successors on a device or in waits for memory; None if orders are not complete."""
     if len(orders) != len(problem.devices):
         return None
     rows = {(id(row), problem.blocks_on[device]): row for device, row in enumerate(orders)}
@@ -118,13 +118,13 @@ def _edges(problem: Problem, n: int, orders: Orders) -> tuple[Array, Array] | No
 
 def _by_loop(problem: Problem, n: int, orders: Orders, free: dict[str, float], start: list[float]
              ) -> tuple[int, npt.NDArray[np.float64]]:
-    """The first operation that can never start, or -1, and the longest paths; nothing is before its ``start``, nor on
-    a link before it is ``free``."""
+    """The first operation that can never start, or -1, and the longest paths; nothing is before its ``start``, nor on a
+    link before it is ``free``."""
     blocks, total = problem.blocks, len(start)
     waits = [0] * total
-    follower = [-1] * total  # on the same device; where a block is on several, the others' are apart
+    follower = [-1] * total  # on the same device; for a block on several, the others are separate
     others: dict[int, list[int]] = {}
-    for row in checked({id(row): row for row in orders}.values()):  # devices that run the same may share theirs
+    for row in checked({id(row): row for row in orders}.values()):  # devices with the same operations may share theirs
         for i, j in pairwise([block * n + m for block, m in row]):
             if follower[i] < 0:
                 follower[i] = j
@@ -134,7 +134,7 @@ def _by_loop(problem: Problem, n: int, orders: Orders, free: dict[str, float], s
     for (giver, k), (taker, m) in orders.waits if isinstance(orders, PooledOrders) else ():
         others.setdefault(giver * n + k, []).append(taker * n + m)
         waits[taker * n + m] += 1
-    # How much greater a consumer's number is than its producer's, and what lies between them.
+    # The difference between a consumer's number and its producer's, and the arc between them.
     consumers: list[list[tuple[int, float, str | None, int]]] = [[] for _ in blocks]
     for producer, consumer, dependency in problem.dependencies():
         distance = dependency.distance

@@ -1,4 +1,4 @@
-"""Which backend computes which operators of a captured graph: what was chosen, and its file ``weft.backends/1``."""
+"""Which backend computes which operators of a captured graph, and the file ``weft.backends/1`` of that choice."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ASSIGNMENT_FORMAT = "weft.backends/1"
 
 @dataclass(frozen=True, slots=True)
 class AssignedPart:
-    """``operators``: their names in the captured graph. ``seconds``: as measured by itself."""
+    """``operators``: their names in the captured graph. ``seconds``: measured in isolation."""
 
     backend: str
     operators: tuple[str, ...]
@@ -27,8 +27,8 @@ class AssignedPart:
 
 @dataclass(frozen=True)
 class Assignment:
-    """``digest``: of the captured model that it is for. All times in seconds of a call: ``predicted`` by the parts and
-    boundaries, ``bound``, which no assignment of what was measured is predicted below, ``measured``, and ``eager`` and
+    """``digest``: of its captured model. All times in seconds of a call: ``predicted`` by the parts and boundaries;
+    ``bound``, a lower bound on the prediction of any assignment of the measured parts; ``measured``, and ``eager`` and
     ``alone``, measured beside it: without backends, and with each backend alone. ``measured`` and ``eager`` are
     ``None`` where nothing ran as a whole. ``trains``: times are of forward and backward."""
 
@@ -44,10 +44,10 @@ class Assignment:
     trains: bool = False
 
     def units_of(self, graph: UnitGraph) -> list[tuple[str, tuple[int, ...]]]:
-        """By part the backend and the units of ``graph``.
+        """By part the backend and its units of ``graph``.
 
-        Raises :class:`~weft.runtime.backends.registry.BackendError` for another graph than the one that it is for, and
-        parts that do not cover it.
+        Raises :class:`~weft.runtime.backends.registry.BackendError` for a graph other than the assignment's, and parts
+        that do not cover it.
         """
         if graph.captured.digest != self.digest:
             raise BackendError(f"the assignment of {self.model} is for another graph than this one (other operators, "
@@ -90,7 +90,7 @@ def load_assignment(path: str | os.PathLike[str]) -> Assignment:
 
 
 def assignment_from_json(value: Any, name: str = "assignment") -> Assignment:
-    """What a ``weft.backends/1`` object says. Raises :class:`~weft.solver.io.entries.FormatError`."""
+    """The assignment of a ``weft.backends/1`` object. Raises :class:`~weft.solver.io.entries.FormatError`."""
     entry = Entry(value, name)
     require_format(entry, ASSIGNMENT_FORMAT)
     entry.allow("format", "model", "digest", "machine", "trains", "predicted", "bound", "measured", "eager", "alone",

@@ -24,20 +24,20 @@ from weft.runtime.captured.captured import Captured, leaves
 from weft.runtime.captured.cut import register
 from weft.solver.placement.cover.problem import a_cycle, order_of
 
-#: Which backend computes which units.
+#: The backend of each part, with its units.
 Choice = Sequence[tuple[str, Sequence[int]]]
-#: Where a built module keeps the calls of its parts.
+#: The attribute of a built module with the calls of its parts.
 _PARTS = "weft_parts"
 
 
 def build(graph: str | os.PathLike[str] | ExportedProgram | Captured,
           assignment: Assignment | Mapping[str, Any] | str | os.PathLike[str]) -> PlacedModule:
-    """A module that computes what ``graph`` does, each part by the backend that ``assignment`` says.
+    """A module that computes ``graph``, each part by its backend in ``assignment``.
 
-    ``graph``: a ``.pt2`` file, what ``torch.export`` gave, or a captured model; its program is run, so a file must be
-    one that you trust. ``assignment``: what :func:`weft.place_backends` gave, or its file ``weft.backends/1``. The
-    module takes what the model was captured with, in tensors of the same shapes and types. Parameters are the model's
-    own.
+    ``graph``: a ``.pt2`` file, an exported program, or a captured model; its program is run, so a file must be one that
+    you trust. ``assignment``: the result of :func:`weft.place_backends`, or its file ``weft.backends/1``. The module
+    takes the arguments that the model was captured with, in tensors of the same shapes and types. It shares the model's
+    parameters.
 
     Raises :class:`~weft.runtime.backends.registry.BackendError` for an assignment of another graph, and for a backend
     that is not registered or cannot be used here.
@@ -52,7 +52,7 @@ def build(graph: str | os.PathLike[str] | ExportedProgram | Captured,
 
 
 class PlacedModule(nn.Module):
-    """A captured model that runs in parts of several backends; called as the model is."""
+    """A captured model that runs in parts of several backends; called like the model."""
 
     def __init__(self, captured: Captured, run: GraphModule) -> None:
         super().__init__()
@@ -61,8 +61,8 @@ class PlacedModule(nn.Module):
         self._looks = [(node.name, node.meta.get("val")) for node in captured.inputs]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's result. Raises :class:`~weft.runtime.backends.registry.BackendError` for other arguments than it
-        was placed for."""
+        """The model's result. Raises :class:`~weft.runtime.backends.registry.BackendError` for arguments that differ
+        from the captured ones."""
         given, spec = tree_flatten((args, kwargs))
         if spec != self._in_spec:
             raise BackendError("the model was placed for arguments of another structure: call it as the example was "
@@ -77,15 +77,15 @@ class PlacedModule(nn.Module):
 
 
 class PartCall(nn.Module):
-    """A call of a part: ``run`` by its backend, or ``plain`` on tensors that are shapes only. Its weights are the
-    model's, which hold them under their own names."""
+    """A call of a part: ``run`` by its backend, or ``plain`` on tensors without data. Its weights are the model's,
+    which has them under their own names."""
 
     run: Callable[..., Sequence[Tensor]]
     plain: Callable[..., Sequence[Tensor]]
 
     def __init__(self, run: Callable[..., Sequence[Tensor]], plain: Callable[..., Sequence[Tensor]]) -> None:
         super().__init__()
-        self.__dict__.update(run=run, plain=plain)  # were they submodules, weights would have two names
+        self.__dict__.update(run=run, plain=plain)  # as submodules, they would give weights two names
 
     def forward(self, *given: Any) -> Sequence[Tensor]:
         """The part's results, in its order."""
@@ -96,8 +96,8 @@ class PartCall(nn.Module):
 
 def assembled(graph: UnitGraph, choice: Choice, *, trains: bool = False, root: nn.Module | None = None,
               inputs: Callable[[GraphPart], tuple[Any, ...]] | None = None) -> GraphModule:
-    """``graph`` whose units are computed as ``choice`` says. ``inputs``: what a part is built with (default: made
-    numbers).
+    """``graph`` whose units are computed as in ``choice``. ``inputs``: the inputs that a part is built with (default:
+    random numbers).
 
     Raises :class:`~weft.runtime.backends.registry.BackendError`.
     """
@@ -174,7 +174,7 @@ def _made_inputs(part: GraphPart) -> tuple[Any, ...]:
 
 
 def made(looks: Any) -> Any:
-    """Numbers that look so: small random ones, and zeros where they are whole."""
+    """Tensors of these shapes and types: small random numbers, and zeros for integers."""
     def tensor(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
@@ -186,7 +186,7 @@ def made(looks: Any) -> Any:
 
 
 def device_of(captured: Captured) -> torch.device:
-    """Where it runs: where its first tensor is."""
+    """The device of its first tensor."""
     first: Iterable[Tensor] = (tensor for tensor in (*captured.model.parameters(), *captured.model.buffers(), *(
         leaf for node in captured.inputs for leaf in leaves(node.meta.get("val")) if isinstance(leaf, Tensor))))
     return next((tensor.device for tensor in first), torch.device("cpu"))
@@ -195,7 +195,7 @@ def device_of(captured: Captured) -> torch.device:
 def captured_of(graph: str | os.PathLike[str] | ExportedProgram | Captured) -> Captured:
     """``graph`` as a captured model: a ``.pt2`` file is loaded, which runs its program.
 
-    Raises :class:`~weft.runtime.backends.registry.BackendError` for what is none.
+    Raises :class:`~weft.runtime.backends.registry.BackendError` for anything else.
     """
     if isinstance(graph, Captured):
         return graph
@@ -205,7 +205,7 @@ def captured_of(graph: str | os.PathLike[str] | ExportedProgram | Captured) -> C
             raise BackendError(f"{name}: there is no such file")
         try:
             graph = torch.export.load(Path(graph))
-        except Exception as error:  # of many types: archives', schemas', operators' that are not there
+        except Exception as error:  # of many types: archives', schemas', missing operators'
             raise BackendError(f"{name}: torch.export.load does not take it: "
                                f"{(str(error) or type(error).__name__).splitlines()[0]:.200}") from error
     if not isinstance(graph, ExportedProgram):
@@ -222,7 +222,7 @@ def captured_of(graph: str | os.PathLike[str] | ExportedProgram | Captured) -> C
 
 
 def example_of(graph: str | os.PathLike[str] | ExportedProgram) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The example that it was exported with."""
+    """The example arguments of its export."""
     program = graph if isinstance(graph, ExportedProgram) else torch.export.load(Path(graph))
     assert program.example_inputs is not None
     args, kwargs = program.example_inputs

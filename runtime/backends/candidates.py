@@ -1,8 +1,8 @@
-"""What backends can be given of a graph, in the order in which it pays to measure it, and the problem of it.
+"""The parts of a graph that backends may compute, in the order in which measuring pays, and their cover problem.
 
-Parts that compute alike are measured once. Of a backend's, that one is next that, with all that are like it, has most
-operators of the graph, where an operator counts half for each part before that has it: first the largest parts, then
-the largest that are elsewhere, so that wherever measuring ends, all of the graph has had its turn.
+Parts that compute alike are measured once. Of a backend's parts, the next is the one that, with all like it, has most
+operators of the graph, where an operator counts half for each earlier part that has it: first the largest parts, then
+the largest elsewhere, so that wherever measuring ends, all of the graph has been considered.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from weft.solver.placement.cover.problem import CoverPart, CoverProblem, Value
 
 @dataclass(frozen=True)
 class Alike:
-    """Parts that compute alike, by ``backend``: their ``key``, and the units of each."""
+    """Parts that ``backend`` computes alike: their ``key``, and the units of each."""
 
     backend: Backend
     key: str
@@ -29,14 +29,14 @@ class Alike:
 
     @property
     def covered(self) -> set[int]:
-        """Units that they have together."""
+        """The units of all of them together."""
         return {unit for place in self.places for unit in place}
 
 
 def candidates_of(graph: UnitGraph, backend: Backend) -> list[Alike]:
-    """The parts that ``backend`` may be given, those that are alike together; eager's are not listed.
+    """The parts that ``backend`` may compute, grouped by likeness; eager's are not listed.
 
-    Raises :class:`~weft.runtime.backends.registry.BackendError` for a pattern that finds what is no part.
+    Raises :class:`~weft.runtime.backends.registry.BackendError` for a pattern whose finds are not parts.
     """
     if backend.name == EAGER:
         return []
@@ -54,12 +54,12 @@ def candidates_of(graph: UnitGraph, backend: Backend) -> list[Alike]:
 
 
 def _ordered(candidates: Iterable[Alike]) -> list[Alike]:
-    """In the order in which it pays to measure them."""
+    """In the order in which measuring pays."""
     times, found = Counter[int](), list[Alike]()
     listed = sorted(candidates, key=lambda one: (-len(one.places[0]), one.places[0]))
     waiting = [(-float(len(one.covered)), i) for i, one in enumerate(listed)]
     heapify(waiting)
-    while waiting:  # what one counts only falls, so the first that still counts as much is the next
+    while waiting:  # counts only fall, so the first with an unchanged count is the next
         counted, i = heappop(waiting)
         now = -sum(0.5 ** times[unit] for unit in listed[i].covered)
         if now > counted:
@@ -72,8 +72,8 @@ def _ordered(candidates: Iterable[Alike]) -> list[Alike]:
 
 def cover_problem(graph: UnitGraph, eager: Found, measured: Sequence[tuple[Alike, Found]],
                   boundaries: Mapping[tuple[str, str], tuple[float, float]]) -> CoverProblem:
-    """Which parts to take. ``eager``: of each unit; ``measured``: what was tried, of which only what was not refused
-    counts; ``boundaries``: by pair of backends, seconds a value and a byte."""
+    """The choice of parts. ``eager``: of each unit; ``measured``: the trials, of which only those not refused count;
+    ``boundaries``: by pair of backends, seconds per value and per byte."""
     found = [CoverPart(frozenset([unit]), EAGER, seconds) for unit, seconds in enumerate(eager.units)]
     for alike, trial in measured:
         if trial.refused is None:

@@ -1,8 +1,8 @@
-"""What parts a captured graph can be made of: its units, which of them wait for which, and modules of some of them.
+"""The possible parts of a captured graph: its units, their dependencies, and modules of some of them.
 
-A *unit* is an operator with what takes its results apart, or several operators that no part may divide: those that
-write in place into a tensor, with all that made or read that memory (:mod:`weft.runtime.captured.purity`), and what
-lies between them. Units are numbered in an order in which they can run.
+A *unit* is an operator with the calls that take its results apart, or several operators that no part may divide: those
+that write in place into a tensor, with all that made or read that memory (:mod:`weft.runtime.captured.purity`), and all
+between them. Units are numbered in an order in which they can run.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from weft.solver.placement.cover.problem import between
 
 @dataclass(frozen=True, eq=False)
 class GraphPart:
-    """Some units of a graph as a module of their own.
+    """Some units of a graph as a separate module.
 
     ``units``: their numbers; ``operators``: the names of operators' kinds, as ``"linear"``, in their order. ``module``
-    computes ``gives`` of ``takes``, which are the graph's nodes. ``inputs``: tensors like those that it takes, of a
-    run, where one was made. ``key`` is the same for parts that compute alike on tensors that look alike.
+    computes ``gives`` from ``takes``, which are the graph's nodes. ``inputs``: example tensors of a run, where there
+    was one. ``key`` is the same for parts that compute alike on tensors of the same shapes and types.
     """
 
     units: tuple[int, ...]
@@ -47,7 +47,7 @@ class GraphPart:
 
     @property
     def dtype(self) -> torch.dtype | None:
-        """Of the first tensor that it gives."""
+        """Of its first result."""
         looks = tensors(self.gives[0]) if self.gives else None
         return None if looks is None else looks.dtype
 
@@ -79,14 +79,14 @@ class UnitGraph:
 
     @cached_property
     def order(self) -> tuple[tuple[int, int], ...]:
-        """Pairs of units of which the first must run before the second: it makes what the second reads, or reads what
-        the second writes into."""
+        """Pairs of units of which the first must run before the second: it makes an input of the second, or reads
+        memory that the second writes."""
         return tuple(sorted({(self.unit_of[a], self.unit_of[b]) for a, b in self._order().edges
                              if self.unit_of[a] != self.unit_of[b]}))
 
     @cached_property
     def after(self) -> tuple[tuple[int, ...], ...]:
-        """Of each unit those that must run after it."""
+        """For each unit those that must run after it."""
         found: list[list[int]] = [[] for _ in self.units]
         for a, b in self.order:
             found[a].append(b)
@@ -94,7 +94,7 @@ class UnitGraph:
 
     @cached_property
     def values(self) -> tuple[tuple[int, tuple[int, ...], int], ...]:
-        """What units give each other: the unit that makes a value, those that read it, and its bytes."""
+        """The values between units: the unit that makes a value, those that read it, and its bytes."""
         found = []
         for node in self.captured.calls:
             readers = {self.unit_of[user] for user in node.users if user in self.unit_of} - {self.unit_of[node]}
@@ -104,7 +104,7 @@ class UnitGraph:
         return tuple(found)
 
     def kinds(self, unit: int) -> tuple[str, ...]:
-        """The operators' names of a unit, without what takes results apart."""
+        """The operators' names of a unit, without calls that take results apart."""
         return tuple(operator_name(node) for node in self.units[unit] if not is_item(node))
 
     def is_plain(self, unit: int) -> bool:
@@ -114,7 +114,8 @@ class UnitGraph:
             self.purity.base[target].op != "call_function" for target in written(node)) for node in self.units[unit])
 
     def require_part(self, units: Collection[int], backend: str) -> None:
-        """Raise :class:`~weft.runtime.backends.registry.BackendError` for units that are no connected, convex set."""
+        """Raise :class:`~weft.runtime.backends.registry.BackendError` for units that are not a connected, convex
+        set."""
         own = set(units)
         if not own or not all(0 <= unit < len(self.units) for unit in own):
             raise BackendError(f"backend {backend!r} has a part of the units {sorted(own)}: it must have some of the "
@@ -126,7 +127,7 @@ class UnitGraph:
             raise BackendError(f"backend {backend!r} has a part that hangs together by no value, {self._shown(own)}")
 
     def components(self, units: Collection[int]) -> list[set[int]]:
-        """``units`` in sets that hang together."""
+        """``units`` in connected sets."""
         graph: nx.Graph[int] = nx.Graph()
         graph.add_nodes_from(units)
         graph.add_edges_from((a, b) for a in units for b in self.after[a] if b in graph)
@@ -154,7 +155,7 @@ class UnitGraph:
                          self._key(nodes, takes, gives))
 
     def _order(self) -> nx.DiGraph[Node]:
-        """The operators, and which must run before which; those that no part may divide are in cycles."""
+        """The operators, and their order; indivisible ones are in cycles."""
         graph: nx.DiGraph[Node] = nx.DiGraph()
         calls = self.captured.calls
         graph.add_nodes_from(calls)
@@ -195,8 +196,8 @@ class UnitGraph:
 
 def copied(captured: Captured, nodes: Iterable[Node], graph: FxGraph, root: nn.Module,
            env: dict[Node, Node]) -> None:
-    """Copy ``nodes`` into ``graph``, with what they read of the model, which ``root`` is given; ``env`` has what they
-    stand for."""
+    """Copy ``nodes`` into ``graph``, and the model's tensors that they read into ``root``; ``env`` maps nodes to their
+    copies."""
     def own(node: Node) -> Node:
         if node not in env:
             register(root, str(node.target), captured.attribute(node))

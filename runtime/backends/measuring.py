@@ -1,7 +1,7 @@
-"""Candidates measured, each in a process of its own with a limit, once for all that compute alike; kept in a folder.
+"""Candidates measured, each in a separate process with a time limit, once for all that compute alike; kept in a folder.
 
-A figure is kept by what decides it: the part's operators, shapes and types, the backend with its version and source,
-torch, and the machine. What did not end in time is not kept: it may next time.
+A figure's key is all that determines it: the part's operators, shapes and types, the backend with its version and
+source, torch, and the machine. A trial that did not end in time is not kept: it may end next time.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from weft.runtime.backends.trial import Found
 from weft.runtime.ranks.children import Start, children
 from weft.solver.io.writing import write_atomically
 
-#: Seconds of the clock that loading torch and the model may take, in the process that measures.
+#: Wall seconds that the measuring process may take to load torch and the model.
 _OPENING = 300.0
 _FORMAT = "weft.backend-figure/1"
-#: The numbers of the two tensors that a boundary is measured with: what it costs is a line through both.
+#: The sizes of the two tensors that a boundary is measured with: its cost is a line through both.
 _NUMBERS = (1024, 1024 * 1024)
-#: What a trial may take on top of its limit, until its process is given up.
+#: Seconds that a trial may exceed its limit by, until its process is given up.
 _GRACE = 60.0
 
 
 @dataclass
 class Measuring:
-    """A process that measures one model's parts, and the folder that figures are kept in (``None``: nowhere).
+    """A process that measures one model's parts, and the folder of kept figures (``None``: none).
 
-    ``limit``: seconds of the clock for one trial, building included. ``tried``: how many trials were made, not read.
+    ``limit``: wall seconds for one trial, building included. ``tried``: the number of trials made, without those read.
     """
 
     connection: Connection
@@ -56,24 +56,24 @@ class Measuring:
     known: dict[str, Found] = field(default_factory=dict)
 
     def kept(self, backend: Backend, key: str) -> Found | None:
-        """What is known already of a part with this key."""
+        """The figure of a part with this key, if known."""
         return self._load(self._name("part", (backend,), key))
 
     def part(self, backend: Backend, key: str, units: Sequence[int], limit: float = math.inf) -> Found:
-        """What it takes ``backend`` to compute ``units``, a part with this ``key``, within ``limit`` seconds."""
+        """The time of ``backend`` for ``units``, a part with this ``key``, measured within ``limit`` seconds."""
         return self._found(self._name("part", (backend,), key), TrialJob("part", ((backend.name, tuple(units)),),
                                                                          min(limit, self.limit)))
 
     def eager(self, backend: Backend, key: str) -> Found:
-        """What eager torch takes for each unit of the model, whose digest is ``key``."""
+        """The time of eager torch for each unit of the model, whose digest is ``key``."""
         found = self._found(self._name("eager", (backend,), key), TrialJob("eager", (), 10 * self.limit))
         if found.refused is not None:
             raise BackendError(f"the model by itself {found.refused}, without any backend")
         return found
 
     def boundary(self, first: Backend, second: Backend) -> tuple[float, float]:
-        """Seconds that a value costs which ``second`` reads and ``first`` makes, and for each of its bytes; those of
-        nothing where one of them cannot compute the operators that it is measured with."""
+        """Seconds per value that ``first`` makes and ``second`` reads, and per byte of it; 0 if one of them cannot
+        compute the operators that it is measured with."""
         small, large = (self._found(
             self._name("boundary", (first, second), str(numbers)),
             TrialJob("boundary", ((first.name, ()), (second.name, ())), self.limit, numbers)) for numbers in _NUMBERS)
@@ -83,7 +83,7 @@ class Measuring:
         return max(0.0, small.seconds - 4 * _NUMBERS[0] * per_byte), per_byte
 
     def whole(self, choice: Choice, beside: Choice = ()) -> Found:
-        """What the whole model takes so, and eager, or another choice, ``beside`` it; never kept."""
+        """The time of the whole model by ``choice``, and by eager, or another choice, ``beside`` it; never kept."""
         own, other = (tuple((name, tuple(units)) for name, units in each) for each in (choice, beside))
         return self._try(TrialJob("whole", own, 10 * self.limit, beside=other))
 
@@ -128,7 +128,7 @@ class Measuring:
             numbers: Any = {key: float(number) for key, number in value.items()}
             found = Found(**numbers, refused=refused, units=units)
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
-            return None  # as good as missing
+            return None  # the same as missing
         self.known[name] = found
         return found
 
@@ -139,7 +139,7 @@ def measuring(path: str | os.PathLike[str], backends: Sequence[Backend], *, fold
     """A process that measures parts of the ``.pt2`` file ``path``, ended with the block. ``shared``: trials share a
     process until one fails, as they must on a GPU.
 
-    Raises :class:`~weft.runtime.backends.registry.BackendError` where it does not come up.
+    Raises :class:`~weft.runtime.backends.registry.BackendError` if it does not start.
     """
     shipped = str(Path(__file__).parent / "shipped")
     sources = tuple(dict.fromkeys(backend.source for backend in backends
@@ -148,7 +148,7 @@ def measuring(path: str | os.PathLike[str], backends: Sequence[Backend], *, fold
     with tempfile.TemporaryDirectory(prefix="weft-backends-") as place:
         address = str(Path(place) / "socket")
         environment = {**os.environ, "WEFT_BACKENDS_KEY": key.hex(), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
-                       "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}  # asking for GPUs must not be their first use
+                       "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}  # a check for GPUs must not initialize them
         environment["PYTHONPATH"] = os.pathsep.join(
             [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
         command = [sys.executable, "-m", "weft.runtime.backends.server", address, str(os.getpid())]
@@ -170,7 +170,7 @@ def measuring(path: str | os.PathLike[str], backends: Sequence[Backend], *, fold
 
 
 def _accepted(listener: Listener, still_there: Callable[[], bool], said: str) -> Connection:
-    """The connection of the process that was started."""
+    """The connection of the started process."""
     import threading
 
     found: list[Connection] = []
@@ -194,7 +194,7 @@ def _source(path: str) -> str:
 
 @cache
 def machine_name() -> str:
-    """The GPU, or the CPU and that it has one thread."""
+    """The name of the GPU, or of the CPU with one thread."""
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
     try:
@@ -206,5 +206,5 @@ def machine_name() -> str:
 
 
 def boundaries_of(measuring: Measuring, backends: Sequence[Backend]) -> Mapping[tuple[str, str], tuple[float, float]]:
-    """By pair of different backends what :meth:`Measuring.boundary` says."""
+    """By pair of different backends the result of :meth:`Measuring.boundary`."""
     return {(a.name, b.name): measuring.boundary(a, b) for a in backends for b in backends if a is not b}

@@ -1,7 +1,7 @@
-"""Parts that backends may be given: chains of operators, a product with what follows it, regions of a graph.
+"""Parts for backends: chains of operators, a product with its pointwise readers, regions of a graph.
 
-All are connected and convex. Those of a run of units that follow each other in the graph's order are convex by that;
-what of them hangs together is, too.
+All are connected and convex. Those of a run of consecutive units in the graph's order are therefore convex; their
+connected components are, too.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from weft.runtime.backends.graph import UnitGraph
 from weft.solver.placement.cover.problem import between
 
-#: Operators that make each number of a few others at its place: what fusing saves memory traffic for.
+#: Operators that compute each number from a few others at its place: those whose memory traffic fusion saves.
 POINTWISE = {"add", "add_", "sub", "mul", "mul_", "div", "relu", "relu_", "gelu", "silu", "silu_", "sigmoid", "tanh",
              "leaky_relu", "leaky_relu_", "hardtanh", "hardtanh_", "hardswish", "hardswish_", "relu6", "pow", "rsqrt",
              "sqrt", "exp", "neg", "where", "clamp", "masked_fill", "to", "dropout", "batch_norm", "hardsigmoid",
              "hardsigmoid_", "softplus", "erf", "type_as", "ne", "eq", "gt", "lt"}
-#: In how many segments, one after another, the regions of a graph are, beside all of it and what repeats in it.
+#: The numbers of consecutive segments in a region, beside the whole graph and its repetitions.
 LENGTHS = (1, 2, 4)
 
 _Computes = Callable[[UnitGraph, int], bool]
@@ -44,7 +44,7 @@ def chains(graph: UnitGraph, patterns: Sequence[Sequence[str]]) -> Iterator[Coll
 
 
 def fused(graph: UnitGraph) -> Iterator[Collection[int]]:
-    """Each unit with the pointwise ones that follow it, as far as each is read by the next one alone."""
+    """Each unit with the pointwise ones that follow it, as long as each is read by the next one alone."""
     for unit in range(len(graph.units)):
         found = [unit]
         while len(readers := graph.after[found[-1]]) == 1 and set(graph.kinds(readers[0])) <= POINTWISE:
@@ -54,7 +54,7 @@ def fused(graph: UnitGraph) -> Iterator[Collection[int]]:
 
 
 def regions(computes: _Computes = lambda graph, unit: True) -> Callable[[UnitGraph], Iterator[Collection[int]]]:
-    """Regions of units that ``computes`` is true of: all that follow each other, and shorter ones, cut where one value
+    """Regions of units for which ``computes`` holds: all consecutive ones, and shorter ones, cut where one value
     passes: one, two or four such segments, or as many as repeat in the graph (the layers of a model)."""
     def found(graph: UnitGraph) -> Iterator[Collection[int]]:
         places = {*narrow_places(graph)}
@@ -70,7 +70,7 @@ def regions(computes: _Computes = lambda graph, unit: True) -> Callable[[UnitGra
 
 
 def regions_and_fused(graph: UnitGraph) -> Iterator[Collection[int]]:
-    """All :func:`regions`, then what is :func:`fused`: for what compiles graphs."""
+    """All :func:`regions`, then all :func:`fused`: for backends that compile graphs."""
     yield from regions()(graph)
     yield from fused(graph)
 
@@ -100,7 +100,7 @@ def _of_run(graph: UnitGraph, run: Sequence[int], places: set[int]) -> Iterator[
 
 
 def _repeats(signs: Sequence[object]) -> list[int]:
-    """After how many segments the same ones come again, most often."""
+    """The most frequent distance, in segments, between equal ones."""
     last: dict[object, int] = {}
     apart: Counter[int] = Counter()
     for i, sign in enumerate(signs):

@@ -1,6 +1,6 @@
-"""Backends by name: what computes parts of a captured graph.
+"""Backends by name: they compute parts of a captured graph.
 
-A backend is one file with one function, which makes a callable of a part::
+A backend is one file with one function, which builds a callable from a part::
 
     @weft.backend("mine", patterns=[("linear", "gelu")], supports=lambda part: part.dtype == torch.float32)
     def build(part):
@@ -20,19 +20,19 @@ from torch import Tensor
 if TYPE_CHECKING:
     from weft.runtime.backends.graph import GraphPart, UnitGraph
 
-#: The backend that computes every operator, as torch does without one.
+#: The backend that computes every operator by plain torch.
 EAGER = "eager"
 #: The backends that come with weft: modules of :mod:`weft.runtime.backends.shipped`.
 SHIPPED = ("eager", "inductor", "sdpa", "onnxruntime", "cuda_graphs")
 
-#: What makes of a part a function of the part's inputs, that gives its results in their order.
+#: Builds a function of a part's inputs that returns its results in their order.
 Build = Callable[["GraphPart"], Callable[..., Sequence[Tensor]]]
-#: What finds parts: sets of a graph's units, by number.
+#: Finds parts: sets of a graph's units, by number.
 Patterns = Callable[["UnitGraph"], Iterable[Collection[int]]]
 
 
 class BackendError(ValueError):
-    """A backend, a part of one, or an assignment that cannot be; the message says which and why, in one sentence."""
+    """An invalid backend, part, or assignment; the message says which and why, in one sentence."""
 
 
 class BackendFacts(TypedDict, total=False):
@@ -48,7 +48,7 @@ class BackendFacts(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Backend:
-    """One backend, as it was registered with :func:`backend`. ``source``: the file that did."""
+    """One backend, as registered with :func:`backend`. ``source``: the file that registered it."""
 
     name: str
     build: Build
@@ -77,16 +77,16 @@ def backend(name: str, *, patterns: Patterns | Sequence[Sequence[str]] = (), bui
             **facts: Unpack[BackendFacts]) -> Callable[[Build], Build]:
     """Register a backend: a decorator of the function that builds, or with ``build=`` a call.
 
-    ``patterns``: which parts it may be given. Either chains of operators' names, such as ``[("linear", "gelu")]``,
-    where each result is read by the next one alone; or a function of the graph that gives sets of its units, which
-    must be connected and convex (:mod:`weft.runtime.backends.patterns` has some, among them ``regions``, for backends
-    that take whole graphs). ``supports(part)`` says whether it can compute one of them.
+    ``patterns``: its possible parts. Either chains of operators' names, such as ``[("linear", "gelu")]``, where each
+    result is read by the next one alone; or a function of the graph that returns sets of its units, which must be
+    connected and convex (:mod:`weft.runtime.backends.patterns` has some, among them ``regions``, for backends that take
+    whole graphs). ``supports(part)`` says whether it can compute one of them.
 
-    ``build(part)`` gives a function of the part's tensors that returns its results, a tensor each, in the part's order.
-    ``devices``: kinds of device. ``trains``: whether gradients go through it. ``missing()`` says why it cannot be used
-    here (what is not installed), ``version()`` what tells measurements of it apart from older ones. ``prepare()`` loads
-    what the first build takes long for: it is called once, in the process that trials are forked from. Of two backends
-    of one name the later one counts. Raises :class:`BackendError` for a name that is none.
+    ``build(part)`` returns a function of the part's tensors that returns its results, a tensor each, in the part's
+    order. ``devices``: kinds of device. ``trains``: whether gradients go through it. ``missing()`` returns why it
+    cannot be used here (a missing package), ``version()`` distinguishes its measurements from older ones. ``prepare()``
+    loads slow dependencies of the first build: it is called once, in the process that trials are forked from. Of two
+    backends with one name the later one counts. Raises :class:`BackendError` for an invalid name.
     """
     if not isinstance(name, str) or not name or name != name.strip() or not name.isprintable():
         raise BackendError(f"a backend's name is {name!r:.60}, it must be text without spaces around it")
@@ -108,11 +108,11 @@ def backend(name: str, *, patterns: Patterns | Sequence[Sequence[str]] = (), bui
 
 
 def registered() -> Mapping[str, Backend]:
-    """All backends by name: those that come with weft, eager first, and those that were registered."""
+    """All backends by name: weft's own, eager first, and registered ones."""
     own = dict(_REGISTERED)
     for module in SHIPPED:
         import_module(f"weft.runtime.backends.shipped.{module}")
-    _REGISTERED.update(own)  # a user's own, of the same name, counts
+    _REGISTERED.update(own)  # a user's own backend of the same name counts
     return {EAGER: _REGISTERED[EAGER], **_REGISTERED}
 
 
@@ -120,7 +120,7 @@ def backends_named(names: str | Sequence[str], device: str, trains: bool = False
     """The backends of these names (``"all"`` or ``"auto"``: every one; a text with commas, or a sequence) that can be
     used on ``device``, eager always among them, and a sentence on each that cannot.
 
-    Raises :class:`BackendError` for a name that nobody registered.
+    Raises :class:`BackendError` for a name that is not registered.
     """
     known = registered()
     if names in ("all", "auto"):

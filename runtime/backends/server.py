@@ -1,10 +1,10 @@
-"""The process that measures: it loads the model once, and each trial is a process of its own, forked from it.
+"""The measuring process: it loads the model once, and each trial is a separate process, forked from it.
 
-It is started by :mod:`weft.runtime.backends.measuring`, as ``python -m weft.runtime.backends.server ADDRESS PARENT``,
-with one thread, runs no kernel in several, and so may be forked. A trial that crashes or hangs ends alone.
+:mod:`weft.runtime.backends.measuring` starts it as ``python -m weft.runtime.backends.server ADDRESS PARENT``. It has
+one thread, runs no multi-threaded kernels, and so may be forked. A trial that crashes or hangs ends alone.
 
-No fork can use a GPU that was in use before. There the forked process loads the model itself, which takes seconds, and
-does one trial after another; a trial that crashes, hangs or raises ends it, and the next one has a new process.
+A fork cannot use a GPU that was in use before it. There the forked process loads the model itself, which takes seconds,
+and does one trial after another; a trial that crashes, hangs or raises ends it, and the next one has a new process.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from weft.runtime.ranks.children import end_with_parent
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What is measured: a ``.pt2`` file; ``sources``: files that register further backends. ``shared``: trials share a
-    process until one fails, as on a GPU; its loading ends within ``patience`` seconds."""
+    """The measured model: a ``.pt2`` file; ``sources``: files that register further backends. ``shared``: trials share
+    a process until one fails, as on a GPU; its loading ends within ``patience`` seconds."""
 
     path: str
     sources: tuple[str, ...]
@@ -53,8 +53,8 @@ class Opening:
 @dataclass(frozen=True, slots=True)
 class TrialJob:
     """``what``: ``"part"``, the first of ``choice``; ``"whole"``, all of it; ``"eager"``, each unit; or ``"boundary"``,
-    between the backends of its first two, of so many ``numbers``. ``limit``: seconds of the clock. ``beside``: what a
-    whole is timed beside (empty: eager)."""
+    between the backends of its first two, with tensors of ``numbers`` elements. ``limit``: wall seconds. ``beside``:
+    the choice that a whole is timed beside (empty: eager)."""
 
     what: str
     choice: tuple[tuple[str, tuple[int, ...]], ...]
@@ -77,14 +77,14 @@ class _Tries:
         self.recorded = Recorded(self.graph, tree_flatten((args, kwargs))[0])
 
     def prepare(self, job: TrialJob) -> None:
-        """Load what the backends of ``job`` are slow to load, once for all trials."""
+        """Load the slow dependencies of the backends of ``job``, once for all trials."""
         for name in {name for name, _ in (*job.choice, *job.beside)} - self.prepared:
             self.prepared.add(name)
-            with contextlib.suppress(Exception):  # a trial will say it
+            with contextlib.suppress(Exception):  # a trial will report it
                 require_usable(name).prepare()
 
     def go(self, job: TrialJob) -> Found:
-        """What ``job`` finds, in this process."""
+        """The result of ``job``, in this process."""
         trains, repeats = self.opening.trains, self.opening.repeats
         if job.what == "whole":
             return try_whole(self.graph, self.recorded, job.choice, job.beside, trains=trains,
@@ -99,7 +99,7 @@ class _Tries:
 
 
 class _TrialProcess:
-    """A process of its own, forked from this one, for jobs of ``opening``; ``tries``: what is loaded already."""
+    """A forked process for jobs of ``opening``; ``tries``: already loaded state."""
 
     def __init__(self, opening: Opening, tries: _Tries | None) -> None:
         self.connection, others = Pipe()
@@ -111,8 +111,8 @@ class _TrialProcess:
         others.close()
 
     def do(self, job: TrialJob | None, limit: float) -> Found:
-        """What ``job`` finds, or why it finds nothing; ``None``: the model is loaded. Where the process is of no more
-        use, it has ended then."""
+        """The result of ``job``, or why there is none; ``None``: load the model. A process that can no longer be used
+        has been ended."""
         try:
             self.connection.send(job)
             if self.connection.poll(limit):
@@ -131,7 +131,7 @@ class _TrialProcess:
         return Found(refused=f"did not end within {limit:g} s")
 
     def end(self) -> None:
-        """Kill it, and what it has started itself."""
+        """Kill it and its own children."""
         if self.process:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.process, signal.SIGKILL)
@@ -143,8 +143,8 @@ class _TrialProcess:
 
 
 def _serve(opening: Opening, tries: _Tries | None, connection: Connection) -> NoReturn:
-    """The child: it ends after one job, or where it is shared, after one that raised. Nothing that backends print is
-    shown."""
+    """The child: it ends after one job, or, where it is shared, after one that raised. Backends' output is
+    discarded."""
     end_with_parent(os.getppid())
     silent = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silent, 1)
@@ -158,7 +158,7 @@ def _serve(opening: Opening, tries: _Tries | None, connection: Connection) -> No
         try:
             tries = tries or _Tries(opening)
             found = Found() if job is None else tries.go(job)
-        except BaseException as error:  # whatever a backend raises
+        except BaseException as error:  # anything that a backend raises
             lines, raised = [line.strip() for line in str(error).splitlines() if line.strip()], True
             found = Found(refused=f"raised {type(error).__name__}: {lines[0] if lines else 'no message'}"[:300])
         connection.send((found, goes_on := opening.shared and not raised))
@@ -178,14 +178,14 @@ class _Trials:
             self._shared()
 
     def do(self, job: TrialJob) -> Found:
-        """What ``job`` finds, or why it finds nothing."""
+        """The result of ``job``, or why there is none."""
         if self.tries is None:
             return self._shared().do(job, job.limit)
         self.tries.prepare(job)
         return _TrialProcess(self.opening, self.tries).do(job, job.limit)
 
     def _shared(self) -> _TrialProcess:
-        """The process that trials share, with the model loaded. Raises ``RuntimeError`` where it cannot be."""
+        """The process that trials share, with the model loaded. Raises ``RuntimeError`` if that fails."""
         if self.child is None or not self.child.process:
             self.child = _TrialProcess(self.opening, None)
             if (refused := self.child.do(None, self.opening.patience).refused) is not None:
@@ -194,7 +194,7 @@ class _Trials:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Answer jobs until there are no more."""
+    """Run jobs until there are no more."""
     address, parent = arguments
     end_with_parent(int(parent))
     with Client(address, authkey=bytes.fromhex(os.environ["WEFT_BACKENDS_KEY"])) as connection:

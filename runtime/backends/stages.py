@@ -1,4 +1,4 @@
-"""Stages of a captured model whose parts a backend computes: each stage by one backend, what that cannot by eager."""
+"""Stages of a captured model computed by backends: each stage by one backend, with eager for the rest of it."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from weft.runtime.captured.purity import Purity
 from weft.runtime.measure.stage_feeds import Feed
 from weft.solver.placement.cover.search import alone
 
-#: Where the backend of each stage stands among what a plan says of itself.
+#: The key of the stages' backends in a plan's provenance.
 STAGE_BACKENDS = "stage_backends"
 
-#: The places of a cut, the stage's number, the backend's name.
+#: By the places of a cut, the stage's number and the backend's name.
 _Made = dict[tuple[tuple[int, ...], int, str], "GraphModule | None"]
 
 
 @dataclass(frozen=True)
 class StageBackends:
-    """What is done to the stages of ``captured``: ``names`` has each one's backend. ``made``: those that were built, so
-    that each is compiled once."""
+    """The backends of the stages of ``captured``: ``names`` has each one's. ``made``: built stages, so that each is
+    compiled once."""
 
     captured: Captured
     names: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class StageBackends:
 
     def of(self, places: Sequence[int], stages: Mapping[int, GraphModule],
            light: bool = False) -> dict[int, GraphModule]:
-        """``stages`` of the cut at ``places``; those of another backend than eager are made anew."""
+        """``stages`` of the cut at ``places``; those of a backend other than eager are rebuilt."""
         if not self.names:
             return dict(stages)
         if len(self.names) != len(places) + 1:
@@ -46,7 +46,7 @@ class StageBackends:
         return {s: self.stage(places, s, self.names[s]) or module for s, module in stages.items()}
 
     def stage(self, places: Sequence[int], s: int, name: str) -> GraphModule | None:
-        """Stage ``s`` by the backend ``name``, its largest parts first; ``None`` where it has no part in it."""
+        """Stage ``s`` by the backend ``name``, its largest parts first; ``None`` if that has no part in it."""
         key = tuple(places), s, name
         if name != EAGER and key not in self.made:
             cut = CapturedCut(self.captured, places, Purity(self.captured))
@@ -57,7 +57,7 @@ class StageBackends:
 
 
 def stages_by(captured: Captured, names: Sequence[str]) -> Captured:
-    """``captured``, whose stages the backends called ``names`` compute; none: eager.
+    """``captured`` with its stages computed by the backends ``names``; empty: eager.
 
     Raises :class:`~weft.runtime.captured.captured.CaptureError` for a backend that is not registered.
     """
@@ -78,7 +78,7 @@ def _by(graph: UnitGraph, name: str) -> GraphModule | None:
 
 
 def wrong_numbers(feed: Feed, plain: nn.Module, own: nn.Module) -> str | None:
-    """Why results and gradients of ``own`` are not those of ``plain``; ``None`` where they are."""
+    """Why results and gradients of ``own`` differ from those of ``plain``; ``None`` if they do not."""
     xs, gradients = feed.inputs(), feed.gradients()
     leaves = [x.detach().requires_grad_(x.is_floating_point() and i not in feed.constant) for i, x in enumerate(xs)]
     learning = [leaf for leaf in (*leaves, *plain.parameters()) if leaf.requires_grad]

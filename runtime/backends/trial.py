@@ -1,9 +1,9 @@
-"""One candidate tried: built, its numbers held against eager torch's, and timed; or a whole assignment beside eager.
+"""One trial of a candidate: built, compared with eager torch, and timed; or a whole assignment beside eager.
 
-On a CPU all has one thread, as a rank of the executor has, and seconds are the process's CPU time: what else the
-machine does meanwhile is not in them. What neighbours do to caches and clocks still is, so a part is timed beside eager
-torch on the same part, lap by lap in turn, and their ratio is what counts: all figures are shares of eager operators,
-and those are measured together, and scaled to what the whole model takes in the same process.
+On a CPU all has one thread, like a rank of the executor, and seconds are the process's CPU time, which excludes other
+load on the machine. Its effects on caches and clocks remain, so a part is timed beside eager torch on the same part,
+lap by lap in turn, and their ratio counts: all figures are shares of eager operators, and those are measured together,
+and scaled to the time of the whole model in the same process.
 """
 
 from __future__ import annotations
@@ -25,25 +25,26 @@ from weft.runtime.captured.captured import Captured
 from weft.runtime.captured.looks import untouched
 from weft.runtime.measure.measure import Sample, Timer
 
-#: How far a backend's numbers may be from eager's, as a share of the largest of them: rounding in another order.
+#: The allowed error of a backend against eager, as a share of the largest number: rounding in another order.
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
-#: Calls before the first that counts: code is compiled, memory taken.
+#: Calls before the first that counts: they compile code and allocate memory.
 WARM = 3
-#: A lap has as many calls as take so many seconds, for the clock's own sake.
+#: A lap has enough calls to take this many seconds, for the clock's precision.
 LAP = 1e-3
-#: Laps go on for so many seconds, at most so many times as many as asked for: what disturbs a few then counts little.
+#: Laps go on for this many seconds, at most this many times the requested number: so a few disturbed ones count little.
 LONG, MOST = 0.5, 10
-#: Where as many as asked for would take longer than so many seconds, there are fewer.
+#: If the requested number of laps would take longer than this many seconds, there are fewer.
 LONGEST = 10.0
-#: Bytes that are touched between laps of one call, so that weights come from where they do in a whole model.
+#: Bytes touched between laps of one call, so that weights are as cold as in a whole model.
 FLUSHED = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a trial found: seconds of a call with their spread, eager's seconds beside it, and the largest error as a
-    share of the largest number. ``units``: seconds of each unit by itself, of eager alone. ``refused``: why it does not
-    count."""
+    """The result of a trial: seconds of a call with their spread, eager's seconds beside it, and the largest error as a
+    share of the largest number. ``units``: seconds of each unit alone, for eager only. ``refused``: why it does not
+    count.
+    """
 
     seconds: float = 0.0
     spread: float = 0.0
@@ -55,7 +56,7 @@ class Found:
 
 
 class Recorded(Interpreter):
-    """What every operator gives in one run of ``graph`` on ``leaves``, by node."""
+    """The result of every operator in one run of ``graph`` on ``leaves``, by node."""
 
     def __init__(self, graph: UnitGraph, leaves: Sequence[Any]) -> None:
         super().__init__(graph.captured.graph_module, garbage_collect_values=False)
@@ -66,7 +67,7 @@ class Recorded(Interpreter):
         self.device = _device(leaves)
 
     def run_node(self, n: Node) -> Any:
-        """The node's value, kept as it is now: what writes into it later makes no difference."""
+        """The node's value, copied if it is written later."""
         result = super().run_node(n)
         if n.op != "output":
             written = isinstance(result, Tensor) and n.op in ("placeholder", "call_function")
@@ -74,7 +75,7 @@ class Recorded(Interpreter):
         return result
 
     def inputs(self, part: GraphPart) -> tuple[Any, ...]:
-        """What ``part`` takes."""
+        """The inputs of ``part``."""
         return tuple(self.values[node] for node in part.takes)
 
 
@@ -85,7 +86,7 @@ def _is_written(node: Node) -> bool:
 
 def try_part(graph: UnitGraph, recorded: Recorded, backend: Backend, units: Sequence[int], *, trains: bool,
              repeats: int) -> Found:
-    """What it takes ``backend`` to compute ``units``."""
+    """The time of ``backend`` for ``units``."""
     part = graph.part(units)
     part = replace(part, inputs=_leaves(part, recorded.inputs(part), trains))
     reference, passes = graph.part(units).module, _passes(trains)
@@ -101,7 +102,7 @@ def try_part(graph: UnitGraph, recorded: Recorded, backend: Backend, units: Sequ
 
 
 def try_eager(graph: UnitGraph, recorded: Recorded, *, trains: bool, repeats: int) -> Found:
-    """What eager torch takes for the whole model and for each unit; the units add up to the whole."""
+    """The time of eager torch for the whole model and for each unit; the units add up to the whole."""
     passes, leaves = _passes(trains), tuple(recorded.values[node] for node in graph.captured.inputs)
     whole = assembled(graph, _eager(graph), trains=trains)
     parts = [graph.part([unit]) for unit in range(len(graph.units))]
@@ -116,8 +117,8 @@ def try_eager(graph: UnitGraph, recorded: Recorded, *, trains: bool, repeats: in
 
 def try_whole(graph: UnitGraph, recorded: Recorded, choice: Choice, beside: Choice = (), *, trains: bool,
               repeats: int) -> Found:
-    """What ``choice`` takes, run whole, and eager, or ``beside``, beside it: medians of as many laps of each, in turn.
-    Numbers are held against eager's."""
+    """The time of ``choice``, run whole, and of eager, or ``beside``, beside it: medians of as many laps of each, in
+    turn. Numbers are compared with eager's."""
     captured, passes = graph.captured, _passes(trains)
     leaves = tuple(recorded.values[node] for node in captured.inputs)
     plain, chosen, other = (
@@ -137,8 +138,8 @@ def _eager(graph: UnitGraph) -> Choice:
 
 
 def boundary_seconds(first: Backend, second: Backend, numbers: int, device: torch.device, *, repeats: int) -> float:
-    """What it costs that ``second`` reads what ``first`` has made, a tensor of so many fp32 numbers: two operators one
-    after the other, beside each by itself."""
+    """The cost of ``second`` reading a tensor of ``numbers`` fp32 numbers that ``first`` made: two operators in
+    sequence, minus each alone."""
     x = torch.randn(numbers, device=device)
     captured = Captured.of(nn.Sequential(nn.ReLU(), nn.Tanh()).eval(), (x,))
     graph = UnitGraph(captured)
@@ -155,7 +156,7 @@ def boundary_seconds(first: Backend, second: Backend, numbers: int, device: torc
 
 
 def compared(given: Sequence[Any], expected: Sequence[Any]) -> tuple[float, str | None]:
-    """The largest error of ``given``, as a share of the largest number expected, and why it does not do."""
+    """The largest error of ``given``, as a share of the largest number expected, and why it is refused."""
     if len(given) != len(expected):
         return float("inf"), f"gives {len(given)} results, eager {len(expected)}"
     largest = 0.0
@@ -181,7 +182,7 @@ def compared(given: Sequence[Any], expected: Sequence[Any]) -> tuple[float, str 
 
 
 def _passes(trains: bool) -> Callable[..., list[Any]]:
-    """A call, and where gradients are wanted the backward of ones: results, then gradients of what is given."""
+    """A call, and with gradients the backward of ones: results, then gradients of the arguments."""
     def forward(run: Callable[..., Any], given: Sequence[Any]) -> list[Any]:
         with torch.no_grad():
             return list(run(*given))
@@ -202,7 +203,7 @@ def _passes(trains: bool) -> Callable[..., list[Any]]:
 
 
 def _leaves(part: GraphPart, given: Sequence[Any], trains: bool) -> tuple[Any, ...]:
-    """``given`` for a part, with gradients where the graph has some."""
+    """``given`` for a part, requiring gradients where the graph has them."""
     return tuple(leaf.detach().requires_grad_(trains and _learns(node)) if isinstance(leaf, Tensor) and
                  leaf.is_floating_point() else leaf for node, leaf in zip(part.takes, given, strict=True))
 
@@ -213,7 +214,7 @@ def _learns(node: Node) -> bool:
 
 
 def _fresh(given: Sequence[Any]) -> tuple[Any, ...]:
-    """The same numbers in memory that nobody else reads."""
+    """The same numbers in newly allocated memory."""
     return tuple(leaf.detach().clone().requires_grad_(leaf.requires_grad) if isinstance(leaf, Tensor) else leaf
                  for leaf in given)
 
@@ -224,7 +225,7 @@ def _device(given: Sequence[Any]) -> torch.device:
 
 def _beside(run: Callable[[], Any], plain: Callable[[], Any], given: Sequence[Any], repeats: int,
             error: float) -> Found:
-    """What ``run`` takes beside ``plain``: the median of the ratios of laps that follow each other."""
+    """The time of ``run`` beside ``plain``: the median of the ratios of successive laps."""
     own, other = _laps([run, plain], _device(given), repeats)
     eager = statistics.median(other)
     ratio = statistics.median(a / max(b, 1e-12) for a, b in zip(own, other, strict=True))
@@ -233,8 +234,8 @@ def _beside(run: Callable[[], Any], plain: Callable[[], Any], given: Sequence[An
 
 def _laps(runs: Sequence[Callable[[], Any]], device: torch.device, repeats: int, *,
           once: bool = False) -> list[list[float]]:
-    """Seconds of a call of each run, lap by lap in turn. ``once``: a lap is one call, whatever it takes, and finds
-    caches as the run before has left them."""
+    """Seconds of a call of each run, lap by lap in turn. ``once``: a lap is one call, however long, and finds caches as
+    the previous run left them."""
     several, total, timer = list[int](), 0.0, Timer.of_work(device)
     for run in runs:
         lap, calls = max(timer.lap(run)[1], 1e-9), 1

@@ -1,8 +1,8 @@
 """A rank runs its instructions: parts with torch kernels, communication over ``torch.distributed``.
 
-The process group is the caller's (gloo or NCCL). Groups of collectives are made once, by all ranks in one order, with a
-timeout of their own; messages between pairs have a group of all ranks. A tensor is let go when the last instruction
-that reads it has run. With NCCL, messages of an exchange are launched together, as that library asks for.
+The process group is the caller's (gloo or NCCL). Groups of collectives are made once, by all ranks in one order, with
+their own timeout; messages between pairs use a group of all ranks. A tensor is released after the last instruction that
+reads it. With NCCL, messages of an exchange are launched together, as that library requires.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _T = TypeVar("_T")
 
 
 class ShardedExecutor:
-    """One rank's program, ready to run any number of times. To be made by all ranks together.
+    """One rank's program, ready to run any number of times. All ranks must make it together.
 
-    ``kept``: the keys that a run gives back, by default all; others are let go at their last reader. ``timeout``:
+    ``kept``: the keys of a run's results, by default all; others are released after their last reader. ``timeout``:
     seconds that a communication may take, by default the process group's own.
     """
 
@@ -52,13 +52,13 @@ class ShardedExecutor:
         self.dying = _dying(program, kept)
         self.also = _also(program)
         self.values: dict[str, Tensor] = {}
-        self.floating = torch.get_default_dtype()  # of numbers whose type nothing else says
+        self.floating = torch.get_default_dtype()  # of numbers without another source of their type
 
     def run(self, given: Mapping[str, Tensor], held: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
-        """What is kept of this rank's tensors by key, from the whole tensors that are given: it reads its part of each.
-        ``held``: what it has already, by key.
+        """This rank's kept tensors by key, from the whole tensors ``given``, of each of which it reads its part.
+        ``held``: tensors that it already has, by key.
 
-        Raises :class:`~weft.runtime.communication.others.RankError` where another rank does not do its part in time.
+        Raises :class:`~weft.runtime.communication.others.RankError` if another rank does not do its part in time.
         """
         known = held or {}
         self.values = {key: known[key] if key in known else given[name][_slices(span)].to(self.device)
@@ -76,7 +76,7 @@ class ShardedExecutor:
             self.values = {}  # of a run that failed, too
 
     def do(self, instruction: Instruction) -> None:
-        """One instruction."""
+        """Run one instruction."""
         if isinstance(instruction, Compute):
             self.compute(instruction)
         elif isinstance(instruction, Piece):
@@ -93,7 +93,7 @@ class ShardedExecutor:
             self.awaited("messages", ranks, lambda: self.exchange(instruction))
 
     def awaited(self, kind: str, ranks: Sequence[int], run: Callable[[], _T]) -> _T:
-        """What ``run`` gives; a communication with ``ranks`` that fails is told in one sentence."""
+        """The result of ``run``; a communication with ``ranks`` that fails is reported in one sentence."""
         try:
             return run()
         except RuntimeError as error:
@@ -102,7 +102,7 @@ class ShardedExecutor:
             raise found from error
 
     def compute(self, instruction: Compute) -> None:
-        """Run a kernel on what it reads, unless it ran with another of the same backward."""
+        """Run a kernel on its inputs, unless it ran with another of the same backward."""
         if instruction.outputs[0] in self.values:
             return
         also = self.also.get(instruction.outputs[0], [])
@@ -114,7 +114,7 @@ class ShardedExecutor:
         self.values.update(zip([key for one in (instruction, *also) for key in one.outputs], results, strict=True))
 
     def piece(self, instruction: Piece) -> None:
-        """Put a piece together; of one copy it is that, without a copy."""
+        """Assemble a piece; a single copy is used directly."""
         whole = instruction.copies[0]
         value = self.values[whole.key]
         if len(instruction.copies) == 1 and tuple(high - low for low, high in whole.target) == instruction.shape:
@@ -126,7 +126,7 @@ class ShardedExecutor:
         self.values[instruction.key] = total
 
     def cut(self, instruction: TakePart) -> None:
-        """Keep a part, or all or nothing of the numbers."""
+        """Keep a part, or all of the numbers, or zeros."""
         value = self.values[instruction.key]
         if instruction.dimension is not None:
             value = value.chunk(instruction.parts, instruction.dimension)[instruction.index]
@@ -135,7 +135,7 @@ class ShardedExecutor:
         self.values[instruction.into] = value
 
     def collective(self, instruction: Collective, value: Tensor) -> Tensor:
-        """What this rank has after a collective."""
+        """This rank's result of a collective."""
         group, ranks, k = self.groups[instruction.group], instruction.group, len(instruction.group)
         if instruction.kind == "all_reduce":
             value = value.clone()
@@ -162,7 +162,7 @@ class ShardedExecutor:
         value = None if instruction.key is None else self.values[instruction.key]
         dtype = value.dtype if value is not None else (
             getattr(torch, instruction.dtype) if instruction.dtype else self.floating)
-        sends = []  # held until they are sent
+        sends = []  # kept until they are sent
         for rank, span in instruction.sends:
             assert value is not None
             sends.append((rank, _sendable(value[_slices(span)].contiguous())))
@@ -192,7 +192,7 @@ class ShardedExecutor:
 
 
 def _dying(program: RankProgram, kept: Collection[str] | None) -> list[list[str]]:
-    """By instruction, the keys that nothing reads behind it."""
+    """By instruction, the keys without later readers."""
     dying: list[list[str]] = [[] for _ in program.instructions]
     if kept is None:
         return dying
@@ -208,7 +208,7 @@ def _dying(program: RankProgram, kept: Collection[str] | None) -> list[list[str]
 
 
 def _also(program: RankProgram) -> dict[str, list[Compute]]:
-    """By what the first of several gradients makes that one backward gives, the others, which come next."""
+    """By the output of the first of several gradients of one backward, the others, which come next."""
     found: dict[str, list[Compute]] = {}
     first: Compute | None = None
     for instruction in program.instructions:
@@ -222,7 +222,7 @@ def _also(program: RankProgram) -> dict[str, list[Compute]]:
 
 
 def _sendable(value: Tensor) -> Tensor:
-    """Truths travel as bytes, in place."""
+    """Booleans travel as bytes, in place."""
     return value.view(torch.uint8) if value.dtype == torch.bool else value
 
 

@@ -1,7 +1,7 @@
-"""What one rank does in a plan written by hand: compute a part, put a piece together, take part in a collective.
+"""One rank's instructions in a hand-written plan: compute a part, assemble a piece, take part in a collective.
 
-Tensors go by keys, of this rank alone. All ranks have their instructions in one common order, and those that take part
-in a communication have it at the same place of it: nothing can wait in a circle.
+Tensors have keys, local to the rank. All ranks have their instructions in one common order, and the ranks of a
+communication have it at the same place of that order: nothing can wait in a circle.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ Span: TypeAlias = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class KernelCall:
-    """One part of an operator: which kernel, the names of each tensor's dimensions (several to one dimension where it
-    is their product), how many indices of each name the part has, and where they begin."""
+    """One part of an operator: its kernel, the names of each tensor's dimensions (several for one dimension that is
+    their product), the number of indices of each name in the part, and where they begin."""
 
     kind: str
     inputs: tuple[tuple[tuple[str, ...], ...], ...]
@@ -29,14 +29,14 @@ class KernelCall:
 
 @dataclass(frozen=True)
 class Operand:
-    """What an input is the sum of: keys of tensors, each with the elements that are read."""
+    """An input as a sum: keys of tensors, each with the elements that are read."""
 
     terms: tuple[tuple[str, Span], ...]
 
 
 @dataclass(frozen=True)
 class Compute:
-    """Run a kernel; results are kept under ``outputs``."""
+    """Run a kernel; results are stored under ``outputs``."""
 
     call: KernelCall
     inputs: tuple[Operand, ...]
@@ -54,7 +54,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class Piece:
-    """A tensor of ``shape``, put together from others of this rank."""
+    """A tensor of ``shape``, assembled from others of this rank."""
 
     key: str
     shape: tuple[int, ...]
@@ -63,9 +63,9 @@ class Piece:
 
 @dataclass(frozen=True)
 class Collective:
-    """One collective of the ranks ``group``, of which this is one. ``had``: the ranks in the order of the parts that
-    they bring, ``get``: in the order of the parts that they get. ``source``: the dimension that is gathered,
-    ``target``: the one that is cut."""
+    """One collective of the ranks ``group``, of which this is one. ``had``: the ranks in the order of their input
+    parts, ``get``: in the order of their output parts. ``source``: the gathered dimension, ``target``: the split
+    one."""
 
     kind: Literal["all_gather", "all_to_all", "all_reduce", "reduce_scatter"]
     key: str
@@ -77,7 +77,7 @@ class Collective:
 
     @property
     def group(self) -> tuple[int, ...]:
-        """The ranks, rising."""
+        """The ranks, ascending."""
         return tuple(sorted(self.had))
 
 
@@ -95,8 +95,8 @@ class TakePart:
 @dataclass(frozen=True)
 class Exchange:
     """Messages between pairs: elements of ``key`` to other ranks, others from them, added up in a piece of ``shape``
-    under ``into``. A rank that gets nothing has no ``into``. ``dtype``: of the elements, where it is not that of the
-    parameters."""
+    under ``into``. A rank that receives nothing has no ``into``. ``dtype``: of the elements, where it differs from the
+    parameters'."""
 
     key: str | None
     into: str | None
@@ -121,10 +121,9 @@ Instruction: TypeAlias = Compute | Piece | Collective | TakePart | Exchange
 
 @dataclass(frozen=True)
 class RankProgram:
-    """``instructions`` of one rank; ``groups``: all groups of ranks that collectives of any rank have; ``given``: by
-    key what it gets from outside, a name and its elements; ``made``: by tensor, what this rank makes of it: key,
-    elements and which of how many terms; ``carried``: by key of what is given, the key and the elements of it that the
-    next step is given instead."""
+    """``instructions`` of one rank; ``groups``: all groups of ranks of any rank's collectives; ``given``: by key its
+    external inputs, a name and its elements; ``made``: by tensor, this rank's parts of it: key, elements and which of
+    how many terms; ``carried``: by key of an input, the key and its elements that replace it in the next step."""
 
     rank: int
     instructions: tuple[Instruction, ...]

@@ -1,7 +1,7 @@
-"""What parts compute: torch's own operators on their local tensors, and gradients by autograd over them.
+"""The computation of parts: torch's own operators on their local tensors, and gradients by autograd over them.
 
-A kind is a function of :mod:`weft.runtime.by_hand.operators`, an elementwise operator of torch by its own name, or,
-where the call has a ``target``, the captured operator itself. ``KIND_gradN`` is the gradient of its input N.
+A kind is a function of :mod:`weft.runtime.by_hand.operators`, an elementwise operator of torch by its own name, or, if
+the call has a ``target``, the captured operator itself. ``KIND_gradN`` is the gradient of its input N.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torch import Tensor
 from weft.runtime.by_hand.instructions import KernelCall
 from weft.runtime.by_hand.operators import OPERATORS, Operator, elementwise, shape_of
 
-#: Gradients by other names than ``KIND_gradN``, and those that do not read the first inputs: the operator, which input
-#: the gradient is of, and the first that is read.
+#: Gradients with names other than ``KIND_gradN``, and those that do not read the first inputs: the operator, the input
+#: #: that the gradient is of, and the first input that is read.
 _GRADIENTS: Mapping[str, tuple[str, int, int]] = {
     "norm_grad_input": ("norm", 0, 0), "norm_grad_weight": ("norm", 1, 0),
     "convolution_grad_input": ("convolution", 0, 1), "convolution_grad_weight": ("convolution", 1, 0),
@@ -29,13 +29,13 @@ _GRADIENT = re.compile(r"(\w+)_grad(\d*)")
 
 
 def runs(kind: str, attributes: Mapping[str, Any]) -> bool:
-    """Whether a call of a kind can be run. A captured operator cannot if torch has it not, if it draws by chance (each
-    device would draw its own) or if it reads memory by strides, which a part need not share with the whole."""
+    """Whether a call of a kind can be run. A captured operator cannot if torch lacks it, if it draws random numbers
+    (each device would draw its own) or if it reads memory by strides, which may differ between a part and the whole."""
     return _found(kind, attributes) is not None
 
 
 def of_one_backward(one: KernelCall, other: KernelCall) -> bool:
-    """Whether two calls that read the same tensors are gradients of one operator's inputs, all of which they read."""
+    """Whether two calls that read the same tensors are gradients of inputs of one operator, all of which they read."""
     kinds = [_GRADIENT.fullmatch(call.kind) for call in (one, other) if call.kind not in _GRADIENTS]
     return len(kinds) == 2 and all(found is not None and found[2] for found in kinds) and len(
         {found[1] for found in kinds if found is not None}) == 1 and replace(
@@ -61,8 +61,8 @@ def run_kernel(call: KernelCall, inputs: Sequence[Tensor], also: Sequence[Kernel
 
 
 def in_torch(kind: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function of tensors as what parts of a user's operator of that name run. Raises ``ValueError`` for a
-    name that has a kernel already."""
+    """Register a function of tensors as the kernel of a user's operator of that name. Raises ``ValueError`` for a name
+    that already has a kernel."""
     def registered(function: Callable[..., Any]) -> Callable[..., Any]:
         if runs(kind, {}):
             raise ValueError(f"there is a kernel {kind!r} already")
@@ -73,12 +73,13 @@ def in_torch(kind: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def forget(kind: str) -> None:
-    """Take back a user's own operator."""
+    """Unregister a user's own operator."""
     OPERATORS.pop(kind, None)
 
 
 def _found(kind: str, attributes: Mapping[str, Any]) -> tuple[Operator, int | None, int] | None:
-    """What computes a kind; of a gradient, what computes the operator, which input it is of, and the first it reads."""
+    """The function of a kind; for a gradient, the operator's function, the input it is of, and the first one it
+    reads."""
     name, which, first = kind, None, 0
     if kind in _GRADIENTS:
         name, which, first = _GRADIENTS[kind]
@@ -93,10 +94,10 @@ def _found(kind: str, attributes: Mapping[str, Any]) -> tuple[Operator, int | No
 
 def _gradients(call: KernelCall, operator: Operator, which: Sequence[int], first: int,
                inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Of inputs ``which`` of an operator; the output's is the first of ``inputs``, the others are what the operator
-    reads from its input ``first`` on. One that is not read may be anything."""
+    """The gradients of inputs ``which`` of an operator; the output's is the first of ``inputs``, the others are the
+    operator's inputs from ``first`` on. An input that is not read may be anything."""
     back, given = inputs[0], [tensor.detach() for tensor in inputs[1:]]
-    if not back.is_floating_point() and not back.is_complex():  # a sum of whole numbers, exact
+    if not back.is_floating_point() and not back.is_complex():  # a sum of integers, exact
         return tuple(one.to(back.dtype) for one in _gradients(call, operator, which, first, [
             back.double(), *inputs[1:]]))
     how, places = list(call.inputs[1:]), [max(0, one - first) for one in which]
@@ -133,7 +134,7 @@ def _captured(target: str) -> Operator | None:
 
 
 def _filled(value: Any, tensors: Sequence[Tensor]) -> Any:
-    """Arguments with the tensors and torch's constants that they name."""
+    """Arguments with the tensors and torch constants that they name."""
     if isinstance(value, Mapping):
         if "tensor" in value:
             return tensors[value["tensor"]]

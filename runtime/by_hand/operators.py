@@ -1,8 +1,8 @@
 """Operators of plans by kind: each a call of torch's on the tensors of a part.
 
-What differs between a part and the whole is adjusted here: the shape of views and of what is expanded or filled, the
-first row of a causal mask, of a table and of a range, the number of groups. What has no input is made on torch's device
-of the moment.
+Differences between a part and the whole are adjusted here: the shape of views and of expanded or filled tensors, the
+first row of a causal mask, of a table and of a range, the number of groups. Tensors without inputs are made on torch's
+current default device.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from torch.nn.attention.bias import causal_lower_right
 from weft.runtime.by_hand.instructions import KernelCall
 from weft.runtime.communication.rules import STATES, stepped
 
-#: What an operator gives, from the tensors of a part.
+#: An operator's results, from the tensors of a part.
 Operator: TypeAlias = Callable[..., "Tensor | tuple[Tensor, ...]"]
 #: Names of the dimensions of a tensor.
 _Axes: TypeAlias = Sequence[Sequence[str]]
 
 
 def shape_of(call: KernelCall, axes: _Axes) -> list[int]:
-    """The shape of a part's tensor whose dimensions have these names."""
+    """The shape of a part's tensor with these dimension names."""
     return [math.prod(call.sizes[name] for name in axis) for axis in axes]
 
 
@@ -36,7 +36,7 @@ def _names(axes: _Axes) -> list[str]:
 
 
 def _aligned(call: KernelCall, tensor: Tensor, axes: _Axes, names: Sequence[str]) -> Tensor:
-    """``tensor`` with an axis for each of ``names``, of one element where it has not that name."""
+    """``tensor`` with an axis for each of ``names``, of one element where it lacks that name."""
     own = _names(axes)
     order = sorted(range(len(own)), key=lambda i: names.index(own[i]))
     flat = tensor.reshape([call.sizes[name] for name in own]).permute(order)
@@ -44,13 +44,13 @@ def _aligned(call: KernelCall, tensor: Tensor, axes: _Axes, names: Sequence[str]
 
 
 def _spread(call: KernelCall, tensor: Tensor) -> Tensor:
-    """``tensor``, which has an axis for each name of the output, as the output."""
+    """``tensor``, which has an axis for each name of the output, expanded and reshaped to the output."""
     names = _names(call.outputs[0])
     return tensor.expand([call.sizes[name] for name in names]).reshape(shape_of(call, call.outputs[0]))
 
 
 def _places(call: KernelCall, name: str, device: torch.device) -> Tensor:
-    """Where the indices of a name are in the whole."""
+    """The positions of the indices of a name in the whole."""
     return torch.arange(call.sizes[name], device=device) + call.starts.get(name, 0)
 
 
@@ -79,19 +79,19 @@ def _add(call: KernelCall, *inputs: Tensor) -> Tensor:
 
 
 def _fitting(number: float, like: Tensor) -> float:
-    """A whole number beside whole numbers, so that they stay such."""
+    """An integer beside integers, so that they stay integers."""
     return int(number) if not like.is_floating_point() and number == int(number) else number
 
 
-#: Elementwise operators whose names or arguments are not those of torch.
+#: Elementwise operators whose names or arguments differ from torch's.
 _CALLED: dict[str, Callable[..., Tensor]] = {
     "identity": lambda x: x * 1.0, "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
     "where": lambda mask, a, b: torch.where(mask != 0, a, b)}
 
 
 def elementwise(kind: str) -> Operator | None:
-    """An operator of one element of each of several tensors, by torch's name; numbers stand among its operands where
-    ``constants`` says."""
+    """An operator of one element each of several tensors, by torch's name; ``constants`` gives the places of numbers
+    among its operands."""
     function = _CALLED.get(kind) or getattr(torch.ops.aten, kind, None)
     if function is None:
         return None
@@ -103,7 +103,7 @@ def elementwise(kind: str) -> Operator | None:
         made = function(*(next(given) if constant is None else constant for constant in places))
         wanted = getattr(torch, call.attributes.get("dtype", "float32"))
         if wanted.is_floating_point != made.is_floating_point():
-            made = made.to(wanted)  # of numbers alone, torch takes its default type
+            made = made.to(wanted)  # for numbers alone, torch uses its default type
         return _spread(call, made)
 
     return run
@@ -113,7 +113,7 @@ def elementwise(kind: str) -> Operator | None:
 
 
 def _axis(call: KernelCall) -> int:
-    """Which axis softmax is over."""
+    """The axis of softmax."""
     return next(i for i, axis in enumerate(call.inputs[0]) if call.attributes["over"] in axis)
 
 
@@ -133,12 +133,12 @@ def _top_k(call: KernelCall, x: Tensor) -> Tensor:
 
 
 def _attention(call: KernelCall, *tensors: Tensor) -> Tensor:
-    """Torch's own, by the fastest way it has: a causal part reads the keys up to its last query."""
+    """Torch's own attention, by its fastest kernel: a causal part reads the keys up to its last query."""
     lead, query, key = _names(call.inputs[0][:-2]), call.inputs[0][-2][0], call.inputs[1][-2][0]
     heads = [math.prod(call.sizes[name] for name in lead[:-1]), *(call.sizes[name] for name in lead[-1:])]
 
     def four(tensor: Tensor, axes: _Axes, last: Sequence[str]) -> Tensor:
-        """[all but one of the names before, the last of them, ...], as torch's kernels want it."""
+        """[all but one of the leading names, the last of them, ...], the shape that torch's kernels need."""
         made = _aligned(call, tensor, axes, [*lead, *last])
         made = made.expand(*(call.sizes[name] for name in lead), *made.shape[len(lead):])
         return made.reshape(*heads, *(1,) * (2 - len(heads)), *made.shape[len(lead):len(lead) + 1], -1)
@@ -161,7 +161,7 @@ def _attention(call: KernelCall, *tensors: Tensor) -> Tensor:
 
 
 def _norm(call: KernelCall, x: Tensor, *weights: Tensor) -> Tensor:
-    """Over some of the names; weights of all of those are torch's own, others follow."""
+    """Over some of the names; torch applies weights over all of those itself, others follow."""
     axes, eps = call.inputs[0], call.attributes.get("eps", 1e-5)
     names = _names(axes)
     over = [name for name in names if name in (call.attributes.get("over") or axes[-1])]
@@ -201,7 +201,7 @@ def _convolution(call: KernelCall, x: Tensor, weight: Tensor) -> Tensor:
 
 
 def _transposed(call: KernelCall, x: Tensor, weight: Tensor) -> Tensor:
-    """Places that no window meets come last."""
+    """Places that no window reaches come last."""
     rank, name = x.ndim - 2, call.attributes.get("groups")
     stride, padding, dilation = (call.attributes.get(key, (one,) * rank) for key, one in (
         ("stride", 1), ("padding", 0), ("dilation", 1)))
@@ -214,7 +214,7 @@ def _transposed(call: KernelCall, x: Tensor, weight: Tensor) -> Tensor:
 
 
 def _own(call: KernelCall, indices: Tensor, name: str) -> tuple[Tensor, Tensor]:
-    """Indices within this part of the indexed name, and which of them are of it; those below 0 count from the end."""
+    """Indices within this part of the indexed name, and which of them are in it; those below 0 count from the end."""
     rows, length = indices.long(), call.attributes.get("length", 0)
     rows = torch.where(rows < 0, rows + length, rows) - call.starts.get(name, 0)
     here = (rows >= 0) & (rows < call.sizes[name])
@@ -230,7 +230,7 @@ def _embedding(call: KernelCall, table: Tensor, ids: Tensor) -> Tensor:
 
 
 def _index(call: KernelCall, x: Tensor, *indices: Tensor) -> Tensor:
-    """Of one axis that is indexed, zeros for what is not of this part."""
+    """With one indexed axis, zeros for indices outside of this part."""
     axes = call.attributes["at"]
     found: list[Any] = [slice(None)] * x.ndim
     if len(axes) > 1:
@@ -249,7 +249,7 @@ def _gather(call: KernelCall, x: Tensor, indices: Tensor) -> Tensor:
 
 
 def _order(call: KernelCall, x: Tensor) -> Tensor:
-    """Where the largest, or smallest, are along an axis, the first of equal ones first."""
+    """The positions of the largest, or smallest, along an axis, the first of equal ones first."""
     axis = call.attributes["axis"]
     order = torch.sort(x, dim=axis, descending=call.attributes["largest"], stable=True).indices
     return order.narrow(axis, 0, call.attributes["count"])
@@ -279,8 +279,8 @@ def _hash(places: Tensor) -> Tensor:
 
 
 def _dropout(call: KernelCall, x: Tensor, seed: Tensor) -> Tensor:
-    """Elements stay by chance, drawn from the step's seed, the operator's own and the element's place in the whole: a
-    part draws what the whole draws."""
+    """Random elements stay, drawn from the step's seed, the operator's own and the element's place in the whole: a part
+    draws the same as the whole."""
     place = torch.zeros([1] * x.ndim, dtype=torch.int64, device=x.device)
     for axis, (names, length) in enumerate(zip(call.inputs[0], call.attributes["lengths"], strict=True)):
         along = torch.arange(x.shape[axis], device=x.device) + (call.starts.get(names[0], 0) if names else 0)

@@ -1,4 +1,4 @@
-"""Seeing what a model's own code does: the calls of its submodules, and of torch's functions between them."""
+"""Intercepts the calls of a model's own code: of its submodules, and of torch's functions between them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-#: Functions that hand numbers of a tensor to Python.
+#: Functions that pass numbers of a tensor to Python.
 READS = {"item", "tolist", "numpy", "__array__", "__bool__", "__int__", "__float__", "__index__", "__complex__",
          "__contains__", "equal", "allclose", "is_nonzero"}
-#: Functions that draw random numbers, beside those that begin so.
+#: Functions that draw random numbers, beside those with these prefixes.
 DRAWS = {"multinomial", "poisson", "binomial", "rrelu", "gumbel_softmax", "scaled_dot_product_attention",
          "multi_head_attention_forward", "uniform_", "normal_", "normal", "random_", "exponential_", "geometric_",
          "cauchy_", "log_normal_"}
@@ -25,10 +25,10 @@ DRAWS_BEGIN = ("rand", "bernoulli", "dropout", "alpha_dropout", "feature_dropout
 
 
 class Watching(Protocol):
-    """Who sees the calls of modules."""
+    """An interceptor of module calls."""
 
     def call(self, plain: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What stands for ``plain(module, *args, **kwargs)``."""
+        """Replaces ``plain(module, *args, **kwargs)``."""
 
 
 @contextmanager
@@ -50,30 +50,30 @@ def calls_seen(watching: Watching) -> Iterator[None]:
 
 
 class ValueNames:
-    """The names of values: who made it, how often that has been called before, which of its results it is. They are the
-    same in all stages, as each goes through the same calls."""
+    """The names of values: their maker, the number of its call, and of the result. They are the same in all stages, as
+    each goes through the same calls."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
 
     def next(self, maker: str) -> str:
-        """What the results of this call of ``maker`` are called, but for their number."""
+        """The name of the results of this call of ``maker``, without their number."""
         self.counts[maker] += 1
         return maker if self.counts[maker] == 1 else f"{maker}#{self.counts[maker]}"
 
 
 def function_name(func: Callable[..., Any]) -> str:
-    """``"relu"``; it is told from a submodule by the brackets behind it."""
+    """``"relu"``; the brackets behind it distinguish it from a submodule."""
     return str(getattr(func, "__name__", func))
 
 
 def is_random(name: str) -> bool:
-    """Whether a function called so may draw random numbers."""
+    """Whether a function of this name may draw random numbers."""
     return name in DRAWS or name.startswith(DRAWS_BEGIN)
 
 
 def version(tensor: Tensor) -> int:
-    """How often it has been written to; always 0 in inference mode, where that is not counted."""
+    """The number of writes to it; always 0 in inference mode, where that is not counted."""
     return 0 if torch.is_inference(tensor) else int(tensor._version)
 
 
@@ -81,7 +81,7 @@ _OURS = (str(Path(__file__).resolve().parents[1]), str(Path(torch.__file__).pare
 
 
 def users_line() -> str:
-    """The innermost line that runs now and is neither torch's nor weft's, as ``file:line (code)``."""
+    """The innermost running line outside of torch and weft, as ``file:line (code)``."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename

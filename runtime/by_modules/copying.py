@@ -1,4 +1,4 @@
-"""A model's modules once more, with the parameters and buffers of the first."""
+"""A copy of a model's modules, with the parameters and buffers of the original."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from weft.runtime.captured.captured import CaptureError
 
 
 def copied(model: nn.Module) -> nn.Module:
-    """A model of its own modules, which hold the parameters and buffers of ``model``.
+    """A model with its own modules, which hold the parameters and buffers of ``model``.
 
-    Raises :class:`~weft.runtime.captured.captured.CaptureError` for one that has what cannot be copied.
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` for one that cannot be copied.
     """
     memo: dict[int, Any] = {}
     for module in model.modules():
@@ -23,7 +23,7 @@ def copied(model: nn.Module) -> nn.Module:
     memo.update((id(tensor), tensor) for tensor in (*model.parameters(), *model.buffers()))
     try:
         return copy.deepcopy(model, memo)
-    except Exception as error:  # whatever the attributes of a user's module raise
+    except Exception as error:  # anything that the attributes of a user's module raise
         raise CaptureError(f"split: {type(model).__name__} cannot be copied, which every stage does with its modules "
                            f"(not its parameters): {str(error).splitlines()[0] if str(error) else type(error).__name__}"
                            ) from error

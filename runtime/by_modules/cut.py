@@ -1,6 +1,6 @@
-"""A traced model as stages: what they take from and give to each other, with the names that the executor uses.
+"""A traced model as stages: their inputs and outputs, with the names that the executor uses.
 
-Stages one after another, in one process, beside the plain model: the same results and the same gradients?
+Stages one after another, in one process, compared with the plain model: the same results and the same gradients.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from weft.runtime.interface.training import Ports
 
 
 class ModuleCut:
-    """The stages of ``captured``, which begin at the submodules that it was traced for; see
+    """The stages of ``captured``, which begin at the submodules of its trace; see
     :class:`weft.runtime.captured.division.ModelDivision`."""
 
     def __init__(self, captured: Traced) -> None:
@@ -43,7 +43,7 @@ class ModuleCut:
 
     @cached_property
     def parameters(self) -> tuple[tuple[nn.Parameter, ...], ...]:
-        """The trained parameters that each stage holds."""
+        """The trained parameters of each stage."""
         found: list[dict[int, nn.Parameter]] = []
         for entry in self.captured.entries:
             own = {id(p): p for module in entry.modules.values() for p in module.parameters()}
@@ -51,14 +51,14 @@ class ModuleCut:
         return tuple(tuple(p for p in each.values() if p.requires_grad) for each in found)
 
     def tensors(self, s: int) -> list[Tensor]:
-        """The parameters and buffers of the submodules that stage ``s`` runs, and what it reads beside them."""
+        """The parameters and buffers of the submodules that stage ``s`` runs, and others that it reads."""
         entry = self.captured.entries[s]
         held = [t for module in entry.modules.values() for t in (*module.parameters(), *module.buffers())]
         return list({id(t): t for t in (*held, *entry.parameters.values())}.values())
 
     def stages(self, only: Sequence[int] | None = None, plain: bool = False) -> StageModules[ModuleStage]:
         """The modules of all stages, or of those in ``only``; ports and boundaries are those of all. ``plain``: random
-        numbers come from torch's generators as they are."""
+        numbers come from torch's generators without seeds."""
         ports = {s: Ports((*self.takes[s], *(BATCH + self.captured.inputs[i].name for i in self._inputs(s))),
                           tuple(self.gives[s])) for s in range(self.count)}
         modules = {s: ModuleStage(self.captured, s, self.takes[s], self._inputs(s), self.gives[s], plain)
@@ -69,7 +69,7 @@ class ModuleCut:
         return StageModules(modules, ports, boundaries, self.captured.results, untrained)
 
     def ties(self) -> list[dict[int, str]]:
-        """The trained parameters that several stages hold: by stage, the name that each has there."""
+        """The trained parameters of several stages: by stage, its name there."""
         held: dict[int, dict[int, str]] = {}
         for s, entry in enumerate(self.captured.entries):
             mine = {id(p): f"{path}.{name}" for path, module in entry.modules.items()
@@ -89,19 +89,19 @@ class ModuleCut:
         return [i for i in sorted(self.captured.entries[s].inputs) if isinstance(self.captured.in_leaves[i], Tensor)]
 
 
-#: The power of a type's rounding that two sums of the same numbers may differ by.
+#: The power of a type's epsilon by which two sums of the same numbers may differ.
 TOLERANCE = 0.6
 
 
 def checked(cut: ModuleCut) -> dict[str, Tensor]:
     """The values that pass between the stages of ``cut`` in its example, by name.
 
-    Raises :class:`~weft.runtime.captured.captured.CaptureError` where the stages give other results or gradients than
-    the model.
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` if results or gradients of the stages differ from the
+    model's.
     """
     traced = cut.captured
     args, kwargs = tree_unflatten(list(traced.in_leaves), traced.in_spec)
-    model, stages = copied(traced.model), cut.stages(plain=True)  # each with attributes of its own
+    model, stages = copied(traced.model), cut.stages(plain=True)  # each with its own attributes
     with untouched(traced.model):
         try:
             plain = [leaf for leaf in tree_leaves(model(*args, **kwargs)) if isinstance(leaf, Tensor)]
@@ -126,7 +126,7 @@ def checked(cut: ModuleCut) -> dict[str, Tensor]:
 
 
 def _chained(cut: ModuleCut, stages: StageModules[ModuleStage]) -> tuple[dict[str, Tensor], list[Tensor]]:
-    """What passes between the stages, and the results; parameters get their gradients."""
+    """The values that pass between the stages, and the results; parameters get their gradients."""
     traced = cut.captured
     values = {BATCH + item.name: leaf for item, leaf in zip(traced.inputs, traced.in_leaves, strict=True)
               if isinstance(leaf, Tensor)}
@@ -152,13 +152,13 @@ def _chained(cut: ModuleCut, stages: StageModules[ModuleStage]) -> tuple[dict[st
 
 
 def _entered(value: Tensor, name: str) -> Tensor:
-    """As a stage of the executor gets it: without what came before."""
+    """The value as a stage of the executor gets it: detached."""
     x = value.detach()
     return x.requires_grad_() if not name.startswith(BATCH) and (x.is_floating_point() or x.is_complex()) else x
 
 
 def _backward(results: Sequence[Tensor]) -> None:
-    """Back from all results, with gradients that are different everywhere."""
+    """Backward from all results, with gradients that are different everywhere."""
     _back([(y, torch.cos(torch.arange(y.numel(), device=y.device)).reshape(y.shape).to(y.dtype)) for y in results])
 
 

@@ -1,4 +1,4 @@
-"""Tensors of other stages: they have shape, type and device, and numbers only where those have been received."""
+"""Tensors of other stages: they have shape, type and device, and numbers only if these have been received."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from weft.runtime.interface.training import Boundary
 
 
 class Ghost(Tensor):
-    """What stands for a value called ``name`` that another stage makes; ``real`` is that value, if it was received.
+    """Stands for a value named ``name`` of another stage; ``real`` is that value, if it was received.
 
-    What torch is asked to do with one outside of our own sight (inside a submodule that got it in a container of its
-    own kind) is done with the real value.
+    Operations on one outside of the interceptors (inside a submodule that got it in a custom container) use the real
+    value.
     """
 
     fake: Tensor
@@ -46,7 +46,7 @@ class Ghost(Tensor):
 
 
 def real(value: Any) -> Any:
-    """``value`` with what ghosts stand for in their places.
+    """``value`` with the real values of ghosts.
 
     Raises :class:`~weft.runtime.captured.captured.CaptureError` for one that was not received.
     """
@@ -65,22 +65,22 @@ def _real(leaf: Any) -> Any:
 
 
 class Imagination:
-    """What torch's functions give for ghosts: everything but numbers."""
+    """The results of torch's functions on ghosts: everything but numbers."""
 
     def __init__(self) -> None:
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
 
     def tensor(self, looks: Boundary, device: torch.device) -> Tensor:
-        """One without numbers."""
+        """A tensor without numbers."""
         with self.mode:
             return torch.empty(looks.known, dtype=looks.dtype, device=device)
 
     def like(self, tensor: Tensor) -> Tensor:
-        """One that looks like ``tensor``, without numbers."""
+        """A tensor like ``tensor``, without numbers."""
         return self.mode.from_tensor(tensor)
 
     def run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What ``func`` gives, with tensors without numbers for ghosts.
+        """The result of ``func``, with tensors without numbers for ghosts.
 
         Raises :class:`~weft.runtime.captured.captured.CaptureError` where that depends on numbers.
         """

@@ -1,4 +1,4 @@
-"""One stage of a model that is cut before submodules: the model's own forward, of which it runs its part."""
+"""One stage of a model that is cut before submodules: it runs its part of the model's own forward."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from weft.runtime.captured.captured import CaptureError
 from weft.runtime.interface.training import Boundary
 from weft.runtime.train.moment import Seeded
 
-#: What draws the stage's random numbers, from seeds of its own, is called among its modules.
+#: The name of the submodule that draws the stage's random numbers, from its own seeds.
 RANDOM = "weft_random"
 
 
 class ModuleStage(nn.Module):
     """Stage ``number`` of ``traced``: takes the values named in ``takes`` and gives those in ``gives``.
 
-    It holds the submodules that it runs, under the model's own names; they are copies of the model's, with the model's
-    own parameters and buffers, so that two stages, or a stage in training and in evaluation, change nothing of each
-    other. Unless it is ``plain``, its random numbers have seeds made of step, micro-batch and stage.
+    It has the submodules that it runs, under the model's own names; they are copies of the model's, with the model's
+    own parameters and buffers, so that two stages, or a stage in training and in evaluation, do not affect each other.
+    Unless it is ``plain``, its random numbers have seeds made from step, micro-batch and stage.
 
-    Raises :class:`~weft.runtime.captured.captured.CaptureError` where a batch takes another way through the model than
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` if a batch takes another path through the model than
     the example, and the values that it needs were not sent.
     """
 
@@ -52,14 +52,14 @@ class ModuleStage(nn.Module):
         self.train(model.training)
 
     def forward(self, *xs: Tensor) -> tuple[Tensor, ...]:
-        """The tensors that it gives."""
+        """The tensors of its outputs."""
         run: Any = self._modules.get(RANDOM, self.__dict__["run_"])
         found: tuple[Tensor, ...] = run(*xs)
         return found
 
     def train(self, mode: bool = True) -> ModuleStage:
-        """The whole model's code is run, so all of it changes its mode; submodules that the user has set apart from the
-        rest stay as they are in training."""
+        """The whole model's code is run, so all of it changes its mode; submodules that the user has set to evaluation
+        stay so in training."""
         run: _StageRun | None = self.__dict__.get("run_")
         if run is not None and mode != run.training:
             run.set_training(mode)
@@ -80,7 +80,7 @@ def _put(root: nn.Module, path: str, what: nn.Module | nn.Parameter) -> None:
 
 
 class _StageRun:
-    """What a stage runs, again and again."""
+    """The repeated run of a stage."""
 
     def __init__(self, traced: Traced, number: int, model: nn.Module, values: tuple[str, ...], inputs: tuple[int, ...],
                  gives: tuple[str, ...]) -> None:
@@ -125,11 +125,11 @@ class _StageRun:
 
 
 class _Left(BaseException):
-    """The next stage begins here: the forward is left."""
+    """The next stage begins here: the forward is aborted."""
 
 
 class _Walk(TorchFunctionMode):
-    """One forward of a stage: what comes before it is imagined, what is its own is run."""
+    """One forward of a stage: earlier parts are imagined, its own part is run."""
 
     def __init__(self, run: _StageRun, received: Mapping[str, Tensor], device: torch.device) -> None:
         super().__init__()
@@ -186,12 +186,12 @@ class _Walk(TorchFunctionMode):
         raise _Left
 
     def _known(self, path: str, name: str) -> ModuleCall | None:
-        """What a call gave in the example; one more than there were is like the first."""
+        """The results of a call in the example; a further call counts as the first."""
         return self.traced.calls.get(name, self.traced.calls.get(path))
 
     def _stub(self, path: str, name: str, module: Callable[..., Any], args: tuple[Any, ...],
               kwargs: dict[str, Any]) -> Any:
-        """What a submodule of an earlier stage gave, without running it."""
+        """The results of a submodule of an earlier stage, without running it."""
         known = self._known(path, name)
         if known is None:
             self.inside = True
@@ -217,14 +217,14 @@ class _Walk(TorchFunctionMode):
         return self.received[name].item()
 
     def _gave(self, path: str, name: str, result: Any) -> None:
-        """Keep what later stages take; refuse what they could not know of."""
+        """Keep the inputs of later stages; refuse results that they could not predict."""
         leaves, spec = tree_flatten(result)
         known = self._known(path, name)
         for i, leaf in enumerate(leaves):
             if (own := f"{name}.{i}") in self.wanted:
                 self.kept[own] = leaf if isinstance(leaf, Tensor) else torch.tensor(leaf, device=self.device)
         if known is None:
-            return  # a later stage imagines what it gives
+            return  # a later stage imagines its results
         if spec != known.spec or any(_kind(leaf) != looks for leaf, looks in zip(leaves, known.leaves, strict=True)):
             raise CaptureError(f"split: the submodule {path!r} gives {_told(leaves)} for a micro-batch, but gave "
                                f"{_told(known.leaves)} in the example: what passes between submodules must always look "
@@ -246,7 +246,7 @@ class _Walk(TorchFunctionMode):
         if any(isinstance(leaf, Ghost) for leaf in tensors):
             if function_name(func) == "__get__" and all(leaf.__dict__["real_"] is None for leaf in tensors
                                                         if isinstance(leaf, Ghost)):
-                return self._imagine(func, args, given, tensors)  # its shape, while nothing else of it is here
+                return self._imagine(func, args, given, tensors)  # its shape, while its numbers are not here
             args, given = real(args), real(given)
             tensors = [leaf for leaf in tree_leaves((args, given)) if isinstance(leaf, Tensor)]
         for leaf in tensors:
@@ -308,7 +308,7 @@ class _Walk(TorchFunctionMode):
         ghost.__dict__.update(name_=name, real_=self.received.get(name))
 
     def end(self, result: Any) -> None:
-        """The forward has come to its end: keep what it returns."""
+        """At the end of the forward, keep its results."""
         if self.run.next is not None or not self.mine:
             raise CaptureError(f"split: the submodule {self.run.next or self.run.entry.at!r} is not called for a "
                                "micro-batch, though it was in the example: each must be in every forward")
@@ -325,7 +325,7 @@ class _Walk(TorchFunctionMode):
                                    "example: return a tensor")
 
     def given(self, name: str) -> Tensor:
-        """What the stage gives under ``name``: zeros where this micro-batch went a way on which nobody reads it."""
+        """The stage's output ``name``: zeros if this micro-batch took a path on which it is not read."""
         if name in self.kept:
             return self.kept[name]
         looks = self.traced.looks[name]
@@ -333,7 +333,7 @@ class _Walk(TorchFunctionMode):
 
 
 def _numbers(value: Any) -> Any:
-    """``value`` with what is read of ghosts: Python learns no gradients."""
+    """``value`` with ghosts' real values, detached: Python code has no gradients."""
     return tree_map(lambda leaf: real(leaf).detach() if isinstance(leaf, Ghost) else leaf, value)
 
 

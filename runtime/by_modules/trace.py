@@ -1,10 +1,10 @@
-"""One run of a model, watched: what must pass between stages that begin at submodules.
+"""One intercepted run of a model: finds the values that must pass between stages that begin at submodules.
 
-Submodules with parameters are run by one stage each, whole; those that a cut lies in, and those without parameters, are
-gone through by every stage, as is the model's own code. A value is *free* if it is made of inputs, buffers and
-constants alone: every stage that comes by computes it again. All others belong to the stage that was running when they
-were made, and cross to each later stage that reads them: that hands them to a submodule of its own, computes with them,
-returns them, or lets Python look at their numbers (``if h.mean() > 0``, ``.item()``), which all later stages do too.
+Each submodule with parameters is run by one stage, whole; those that contain a cut, and those without parameters, are
+run by every stage, as is the model's own code. A value is *free* if it is made from inputs, buffers and constants
+alone: every stage that needs it recomputes it. All others belong to the stage that was running when they were made, and
+are sent to each later stage that reads them: that passes them to its own submodule, computes with them, returns them,
+or exposes their numbers to Python (``if h.mean() > 0``, ``.item()``), which all later stages do too.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from weft.runtime.captured.looks import untouched
 from weft.runtime.captured.told import raised_at
 from weft.runtime.interface.training import Boundary
 
-#: How often a trace is begun anew, when a tensor that seemed free turns out to be written to.
+#: How often a trace is restarted, when a tensor that seemed free turns out to be written to.
 AGAIN = 10
-#: How many micro-batches of an example are looked at.
+#: The number of micro-batches of an example that are traced.
 EXAMPLES = 8
-#: What a submodule may give beside tensors: what is the same in each call, and numbers, which are sent.
+#: Results of a submodule beside tensors: values that are the same in each call, and numbers, which are sent.
 FIXED, NUMBERS = (str, bytes, torch.dtype, torch.device, type(None)), (bool, int, float)
 
 
 def trace(model: nn.Module, examples: Sequence[tuple[Sequence[Any], Mapping[str, Any]]],
           split: Sequence[str]) -> Traced:
     """``model`` as called with each of ``examples``, the arguments of a micro-batch, by position and by name, cut
-    before the call of each submodule named in ``split``. Python may go different ways with them: what any of them
-    needs is sent.
+    before the call of each submodule named in ``split``. Python may take different paths for them: the values that any
+    of them needs are sent.
 
-    Raises :class:`~weft.runtime.captured.captured.CaptureError` for names that are no submodules called once, and
-    for what cannot be sent.
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` for names that are not submodules called once, and for
+    values that cannot be sent.
     """
     _require_split(model, split)
     ghostly: set[str] = set()
@@ -87,7 +87,7 @@ def _require_split(model: nn.Module, split: Sequence[str]) -> None:
 
 
 class _Trace(TorchFunctionMode):
-    """The run, as all stages one after another would go through it."""
+    """The run, as all stages would make it one after another."""
 
     def __init__(self, model: nn.Module, split: Sequence[str], ghostly: set[str]) -> None:
         super().__init__()
@@ -101,13 +101,13 @@ class _Trace(TorchFunctionMode):
         self.names = {id(t): name for name, t in (*model.named_parameters(), *model.named_buffers())}
         self.entries = [StageEntry(None)]
         self.counts, self.inside = ValueNames(), False
-        self.values: dict[int, tuple[Tensor, _Value]] = {}  # the tensor too, so that its id stays its own
+        self.values: dict[int, tuple[Tensor, _Value]] = {}  # the tensor too, so that its id is not reused
         self.calls: dict[str, ModuleCall] = {}
         self.looks: dict[str, Boundary] = {}
-        self.reads: list[tuple[int, _Value]] = []  # by Python, in which stage
-        self.free_reads: list[tuple[int, int]] = []  # of an input by what every stage computes, from which on
-        self.changed: dict[str, int] = {}  # by a later stage than made it
-        self.arguments: set[int] = set()  # of the submodule that this stage began with
+        self.reads: list[tuple[int, _Value]] = []  # by Python, with the stage
+        self.free_reads: list[tuple[int, int]] = []  # of an input by code that every stage runs, with the first stage
+        self.changed: dict[str, int] = {}  # by a later stage than its maker
+        self.arguments: set[int] = set()  # of the submodule that begins this stage
 
     @property
     def stage(self) -> int:
@@ -115,7 +115,7 @@ class _Trace(TorchFunctionMode):
 
     def run(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
         leaves, in_spec = tree_flatten((args, kwargs))
-        leaves = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]  # one given twice is two
+        leaves = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]  # a repeat counts twice
         args, kwargs = tree_unflatten(leaves, in_spec)
         inputs = leaves_of(model, args, kwargs)
         for i, leaf in enumerate(leaves):
@@ -273,7 +273,7 @@ class _Trace(TorchFunctionMode):
         self.looks[name] = _looks(leaf)
 
     def _use(self, tensors: Sequence[Tensor], free: bool = False) -> None:
-        """This stage reads them; with ``free``, so does each later one."""
+        """Record that this stage reads them; with ``free``, so does each later one."""
         entry = self.entries[-1]
         for leaf in tensors:
             value = self._value(leaf)
@@ -313,7 +313,7 @@ class _Trace(TorchFunctionMode):
                     argument_name(str(self.entries[-1].at), i) for i in set(self.entries[-1].arguments.values()))
 
     def _spread_reads(self) -> None:
-        """What Python reads, all later stages read too."""
+        """Add values that Python reads to all later stages."""
         for s, value in self.reads:
             for entry in self.entries[max(s, value.stage + 1):]:
                 entry.values[value.name] = value.stage
@@ -323,7 +323,7 @@ class _Trace(TorchFunctionMode):
 
 
 def _above(path: str) -> list[str]:
-    """The names of all modules that hold the one at ``path``: ``""``, ``"a"`` and ``"a.b"`` for ``"a.b.c"``."""
+    """The names of all modules that contain the one at ``path``: ``""``, ``"a"`` and ``"a.b"`` for ``"a.b.c"``."""
     steps = path.split(".")
     return [".".join(steps[:i]) for i in range(len(steps))]
 

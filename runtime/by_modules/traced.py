@@ -1,4 +1,4 @@
-"""What is known of a model that was run once and watched: what its stages, which begin at submodules, take and give."""
+"""The trace of a model: the inputs and outputs of its stages, which begin at submodules."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from weft.runtime.interface.training import Boundary
 
 
 class TensorName(str):
-    """The name of a tensor, which tells it from a string that a model returns."""
+    """The name of a tensor, distinct from a string that a model returns."""
 
     __slots__ = ()
 
 
 class ModuleCall(NamedTuple):
-    """What a submodule that one stage runs gave: how it is nested, and of each leaf how it looks, the type of a number,
-    or what it is."""
+    """The results of a submodule that one stage runs: their nesting, and for each leaf its shape and type, the type of
+    a number, or its value."""
 
     spec: TreeSpec
     leaves: tuple[Any, ...]
@@ -31,10 +31,10 @@ class ModuleCall(NamedTuple):
 
 @dataclass
 class StageEntry:
-    """What a stage takes and does. ``at``: the submodule that it begins with; ``arguments``: the places among the
-    leaves of its arguments of what the stage before made, with the place where the same tensor stands first; ``values``
-    of earlier stages, by name; ``inputs``: the leaves of the model's arguments whose numbers it reads; ``modules`` that
-    it runs; ``parameters`` that are read beside them; ``copies``: names of what it writes to and must not own."""
+    """A stage's inputs and work. ``at``: its first submodule; ``arguments``: the places among the leaves of its
+    arguments of tensors that the stage before made, with the first place of the same tensor; ``values`` of earlier
+    stages, by name; ``inputs``: the leaves of the model's arguments whose numbers it reads; ``modules`` that it runs;
+    ``parameters`` that are read beside them; ``copies``: names of values that it writes to and must copy."""
 
     at: str | None
     spec: TreeSpec | None = None
@@ -48,12 +48,11 @@ class StageEntry:
 
 @dataclass(frozen=True)
 class Traced:
-    """A model, run once and watched, and what its stages take and give.
+    """The trace of a model, with the inputs and outputs of its stages.
 
-    ``in_leaves`` and ``inputs`` are the leaves of ``(args, kwargs)``, ``results`` those of what it returned (names of
-    tensors that are made, places of inputs given back, or what they are); ``looks`` of every value that crosses;
-    ``through``: the submodules that every stage goes through; ``ghostly``: tensors that are made of inputs, but written
-    to with what is not.
+    ``in_leaves`` and ``inputs`` are the leaves of ``(args, kwargs)``, ``results`` those of its result (names of
+    tensors, places of returned inputs, or values); ``looks`` of every value that passes; ``through``: the submodules
+    that every stage runs; ``ghostly``: tensors made from inputs, but written to with other values.
     """
 
     model: nn.Module
@@ -75,7 +74,7 @@ class Traced:
 
     @property
     def digest(self) -> str:
-        """What tells two models, cut so, apart."""
+        """The identity of a model with this cut."""
         looks = [(tuple(leaf.shape), leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in self.in_leaves]
         facts = [looks, sorted(self.looks.items()), self.results, str(self.out_spec),
                  [(e.at, e.arguments, e.values, sorted(e.inputs), list(e.modules), sorted(e.copies))
@@ -87,16 +86,16 @@ class Traced:
         return self.names.get(id(tensor))
 
     def unread(self) -> list[str]:
-        """The trained parameters of no submodule that was called, which nothing else read either."""
+        """The trained parameters that are in no called submodule and not read otherwise."""
         read = {id(p) for entry in self.entries for module in entry.modules.values() for p in module.parameters()}
         read.update(key for entry in self.entries for key in entry.parameters)
         return [name for name, p in self.model.named_parameters() if p.requires_grad and id(p) not in read]
 
 
 def merged(found: Sequence[Traced]) -> Traced:
-    """What all of ``found``, traces of one model on several micro-batches, need.
+    """The union of ``found``, traces of one model on several micro-batches.
 
-    Raises :class:`~weft.runtime.captured.captured.CaptureError` where they differ in what must be the same.
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` if they differ where they must not.
     """
     first = found[0]
     looks: dict[str, Boundary] = {}
@@ -126,5 +125,5 @@ def merged(found: Sequence[Traced]) -> Traced:
 
 
 def argument_name(path: str, place: int) -> str:
-    """What the leaf at ``place`` of the arguments of a stage's first submodule is called."""
+    """The name of the leaf at ``place`` of the arguments of a stage's first submodule."""
     return f"{path}@{place}"

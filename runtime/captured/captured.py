@@ -1,14 +1,14 @@
-"""A model as one graph of torch operators: exported, checked, and with the names that the model itself has.
+"""A model as one graph of torch operators: exported, checked, and with the model's own names.
 
-The graph is that of ``torch.export``, in the form before it is made functional, so that operators are those that the
-model calls and its gradients those of the model. Parameters and buffers are the model's own objects: what trains the
-graph trains the model.
+The graph is that of ``torch.export``, before it is made functional, so that operators are those that the model calls
+and its gradients those of the model. Parameters and buffers are the model's own objects: training the graph trains the
+model.
 
 A model on the meta device, or of which each rank has shares, captured as if it were whole on a real one.
 
-On the meta device an operator that says where its result is to be would say ``meta``, and so would the graph. So, while
-the model is exported, tensors without memory that claim to be on the real device stand in for its own; afterwards the
-graph is given the model's own again.
+On the meta device an operator with a device argument would get ``meta``, and so would the graph. So, while the model is
+exported, tensors without memory that claim to be on the real device replace its own; afterwards the graph gets the
+model's own again.
 """
 
 from __future__ import annotations
@@ -36,19 +36,20 @@ from weft.runtime.train.sharding import is_divided
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-#: What a graph's module has and others have not: a model may have tensors and submodules of these names.
+#: Attributes of a graph module that other modules lack: a model may have tensors and submodules of these names.
 TAKEN = set(dir(GraphModule(nn.Module(), Graph()))) - set(dir(nn.Module()))
-#: Operators that only check what is known when shapes do not change.
+#: Operators that only check facts that are known when shapes do not change.
 CHECKS = {"_assert_tensor_metadata", "_assert_async", "_assert_scalar", "sym_constrain_range",
           "sym_constrain_range_for_size"}
 
 
 class CaptureError(ValueError):
-    """A model that cannot be captured, or cannot be cut so; the message says where and what to do, in one sentence."""
+    """A model that cannot be captured, or not cut in that way; the message says where and what to do, in one
+    sentence."""
 
 
 class Treated(Protocol):
-    """Something that is done to stages before they train."""
+    """A change to stages before they train."""
 
     def of(self, places: Sequence[int], stages: Mapping[int, GraphModule], light: bool) -> dict[int, GraphModule]:
         """``stages`` of the cut at ``places``, changed; ``light`` as in
@@ -80,8 +81,8 @@ class Captured:
     @classmethod
     def of(cls, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None,
            device: torch.device | None = None) -> Captured:
-        """``model`` as called with ``args`` and ``kwargs``, which are of the size of one micro-batch. What of it is on
-        the meta device, or divided among ranks, is captured as if it were on ``device`` (default: the CPU).
+        """``model`` called with ``args`` and ``kwargs``, which have the size of one micro-batch. Tensors on the meta
+        device, or divided among ranks, are captured as if they were on ``device`` (default: the CPU).
 
         Raises :class:`CaptureError` for a model that ``torch.export`` cannot follow.
         """
@@ -93,22 +94,22 @@ class Captured:
         return found.exchanging(own)
 
     def exchanging(self, others: Mapping[int, Tensor]) -> Captured:
-        """The same with ``others`` in the place of the tensors that have these ids, in the graph and in the model."""
+        """The same with ``others`` in place of the tensors with these ids, in the graph and in the model."""
         exchanged(self.graph_module, others)
         exchanged(self.model, others)
         return replace(self, names=names_of(self.model))
 
     @classmethod
     def _exported(cls, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
-        from torch.export import export  # takes long to import, and a capture that was kept needs none
+        from torch.export import export  # slow to import, and a kept capture needs none
 
         failed: Exception | None = None
         try:
             with without_graphs(), own_backwards(model) as lost, marked() as marks:
                 exported = export(model, args, kwargs, strict=False)
-        except Exception as error:  # of many types: whatever the model's own code raises, too
+        except Exception as error:  # of many types: the model's own code may raise anything
             failed = error
-        if failed is not None:  # outside, so that torch's long story is not told with ours
+        if failed is not None:  # outside, so that torch's long message is not shown with ours
             why, own = _why(model, args, kwargs, failed)
             raise CaptureError(why) from own
         if lost:
@@ -131,7 +132,7 @@ class Captured:
 
     @cached_property
     def calls(self) -> tuple[Node, ...]:
-        """The operators in the order in which they run: what can be cut between."""
+        """The operators in their order: cuts are between them."""
         return tuple(node for node in self.graph_module.graph.nodes if node.op in ("call_function", "call_module"))
 
     @cached_property
@@ -141,24 +142,24 @@ class Captured:
 
     @cached_property
     def results(self) -> tuple[Any, ...]:
-        """What the graph returns: nodes, and numbers or ``None`` among them, as leaves of the model's result."""
+        """The graph's results: nodes, and numbers or ``None`` among them, as leaves of the model's result."""
         node, = self.graph_module.graph.find_nodes(op="output")
         return tuple(node.args[0]) if isinstance(node.args[0], tuple | list) else (node.args[0],)
 
     @cached_property
     def checkpointed(self) -> Mapping[str, int]:
-        """The checkpoint of the model's own that each operator is computed in, by name; those in none are not there."""
+        """The model's own checkpoint that each operator is in, by name; operators outside of checkpoints are absent."""
         return checkpointed(self.calls)
 
     @cached_property
     def digest(self) -> str:
-        """What tells two models apart: operators, how they hang together, and what their tensors look like."""
+        """The model's identity: operators, their connections, and their tensors' shapes and types."""
         lines = [f"{node.op} {node.name} {node.target} {node.args} {node.kwargs} {_looks(node)}"
                  for node in self.graph_module.graph.nodes]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     def attribute(self, node: Node) -> Any:
-        """What a ``get_attr`` node reads."""
+        """The attribute that a ``get_attr`` node reads."""
         return attribute_of(self.graph_module, node.target)
 
     def name_of(self, tensor: Tensor) -> str | None:
@@ -172,8 +173,7 @@ class Captured:
                 if parameter.requires_grad and id(parameter) not in read]
 
     def require_fixed(self) -> None:
-        """Raise :class:`CaptureError` if the shape of any tensor depends on data: what it costs could not be planned.
-        """
+        """Raise :class:`CaptureError` if the shape of any tensor depends on data: its cost could not be planned."""
         for node in self.calls:
             if (looks := tensors(node)) is not None and any(isinstance(n, torch.SymInt) for n in looks.shape):
                 place = quoted_place(node.meta.get("stack_trace"))
@@ -197,7 +197,7 @@ class Captured:
 
 
 def autocasts() -> bool:
-    """Whether what runs now runs under autocast."""
+    """Whether autocast is enabled now."""
     return any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))
 
 
@@ -212,23 +212,23 @@ def where(node: Node) -> str:
 
 
 def graph_name(name: str) -> str:
-    """What a graph's module calls the model's tensor ``name``: the same, but for what it has itself."""
+    """The name of the model's tensor ``name`` in a graph module: the same, unless it clashes with the module's own."""
     return f"weft_{name}" if name.partition(".")[0] in TAKEN else name
 
 
 def tensors(node: Node) -> Tensor | None:
-    """What ``node`` gives, without data, if it is one tensor."""
+    """The result of ``node``, without data, if it is one tensor."""
     looks = node.meta.get("val")
     return looks if isinstance(looks, Tensor) else None
 
 
 def is_item(node: Node) -> bool:
-    """Whether it takes one of several results apart."""
+    """Whether it takes one of several results."""
     return node.target is operator.getitem
 
 
 def names_of(model: nn.Module) -> dict[int, str]:
-    """Of each parameter and buffer, by ``id``, its first name."""
+    """The first name of each parameter and buffer, by ``id``."""
     found: dict[int, str] = {}
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         found.setdefault(id(tensor), name)
@@ -236,7 +236,7 @@ def names_of(model: nn.Module) -> dict[int, str]:
 
 
 def _rename_clashes(exported: ExportedProgram) -> None:
-    """Give tensors of ``exported`` other names where its module could not have them."""
+    """Rename tensors of ``exported`` whose names its module could not have."""
     signature, held = exported.graph_signature, (exported.state_dict, exported.constants)
     for spec in (*signature.input_specs, *signature.output_specs):
         old = spec.target
@@ -249,7 +249,7 @@ def _rename_clashes(exported: ExportedProgram) -> None:
 
 
 def _drop_checks(graph_module: GraphModule) -> None:
-    """Take out checks of shapes, and what is computed for nothing: each might be one more value between stages."""
+    """Remove checks of shapes, and unused operators: each might be one more value between stages."""
     graph = graph_module.graph
     for node in list(graph.nodes):
         name = getattr(getattr(node.target, "_schema", None), "name", "").rpartition("::")[2]
@@ -266,7 +266,7 @@ def _looks(node: Node) -> str:
 
 def _why(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any],
          error: Exception) -> tuple[str, Exception | None]:
-    """Why an export failed, and what to do: of a model that does not run either, that, and what it raised."""
+    """Why an export failed, and what to do: if the model itself does not run, its own error."""
     name, said = type(model).__name__, raised_at(error)
     if any(known in str(error) for known in ("Unsupported output type", "Unsupported input type", "in output, which")):
         return (f"{name} cannot be exported: {said}: give it and let it return tensors in tuples, lists or dicts, tell "
@@ -290,7 +290,7 @@ def _why(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any],
 
 
 def leaves(value: Any) -> list[Any]:
-    """All that stands in nested arguments."""
+    """All leaves of nested arguments."""
     return tree_leaves(value)
 
 
@@ -300,14 +300,14 @@ def is_on_meta(model: nn.Module) -> bool:
 
 
 def is_elsewhere(model: nn.Module) -> bool:
-    """Whether a parameter or buffer of ``model`` is not here as a whole."""
+    """Whether a parameter or buffer of ``model`` is not whole on this rank."""
     return is_on_meta(model) or any(map(is_divided, model.parameters()))
 
 
 @contextmanager
 def faked(model: nn.Module, device: torch.device, given: Any) -> Iterator[tuple[Any, dict[int, Tensor]]]:
-    """Inside, what of ``model`` is not here as a whole is replaced; gives ``given`` to match, which is nested, and the
-    model's own tensors by the ``id`` of what stands in for them."""
+    """Inside, tensors of ``model`` that are not whole on this rank are replaced; yields ``given``, which is nested, to
+    match, and the model's own tensors by the ``id`` of their stand-ins."""
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
@@ -328,8 +328,8 @@ def faked(model: nn.Module, device: torch.device, given: Any) -> Iterator[tuple[
 
 
 def exchanged(root: nn.Module, others: Mapping[int, Tensor]) -> None:
-    """Put ``others`` in the place of the tensors of ``root`` that have these ids: parameters, buffers, and attributes
-    that are one of them."""
+    """Put ``others`` in place of the tensors of ``root`` with these ids: parameters, buffers, and attributes that are
+    one of them."""
     for module in root.modules():
         for held in (module._parameters, module._buffers, vars(module)):
             for name, value in list(held.items()):

@@ -1,13 +1,13 @@
 """A captured model cut into stages: one module each, and the values that pass between them.
 
-A cut is a place in the row of operators: the operators before it are of one stage, those from it on of the next. A
-value that a later stage reads becomes a port between the two, however many stages lie between; what is free
-(:mod:`~weft.runtime.captured.purity`) is computed again where it is read instead; results taken out of a tuple belong
-to the stage that makes the tuple. A stage holds the parameters, buffers and constants that it reads, under the model's
+A cut is a place in the list of operators: the operators before it are in one stage, those from it on in the next. A
+value that a later stage reads becomes a port between the two, however many stages lie between; free values
+(:mod:`~weft.runtime.captured.purity`) are recomputed where they are read instead; results taken out of a tuple belong
+to the stage that makes the tuple. A stage has the parameters, buffers and constants that it reads, under the model's
 own names, and they are the model's own objects. A parameter that several stages read is a tie.
 
 Operators on weights become layers again (:mod:`~weft.runtime.captured.operators.layers`), so that a split backward can
-defer their weight gradients. Those that draw random numbers get seeds of their own (:mod:`~weft.runtime.train.moment`).
+defer their weight gradients. Random operators get their own seeds (:mod:`~weft.runtime.train.moment`).
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ from weft.runtime.captured.regions import UnderAutocast
 from weft.runtime.interface.training import Boundary, Ports
 from weft.runtime.train.moment import Seeded
 
-#: How the data that stages take is named: this, and the input's own name.
+#: Prefix of the names of a stage's data inputs.
 BATCH = "batch."
-#: Where a stage's module keeps the layers that operators have been made of.
+#: The submodule of a stage with the layers made from operators.
 OPERATORS = "weft_operators"
-#: In the meta data of a stage's nodes: the node of the captured graph that each is.
+#: The key in a stage's node metadata of its node in the captured graph.
 OPERATOR = "weft_operator"
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """What would pass between two stages at one place: the values, and whether a cut may be there."""
+    """The values that would pass between two stages at one place, and whether a cut may be there."""
 
     values: tuple[Node, ...]
     refused: Node | None
 
     @property
     def size(self) -> int:
-        """Bytes that would be sent one way."""
+        """Bytes sent one way."""
         return sum(looks.numel() * looks.element_size() for node in self.values
                    if (looks := tensors(node)) is not None)
 
 
 def crossings(captured: Captured, purity: Purity) -> list[Crossing]:
-    """What passes at each place: before each operator."""
+    """The crossing at each place: before each operator."""
     forbidden, count = purity.forbidden(), len(captured.calls)
     last: dict[Node, int] = {}
     first: dict[Node, int] = {}
@@ -70,9 +70,9 @@ def crossings(captured: Captured, purity: Purity) -> list[Crossing]:
 
 
 class CapturedCut:
-    """``captured`` cut at ``places``, which rise: the numbers of the operators that are the first of a stage.
+    """``captured`` cut at ``places``, ascending: the numbers of the first operators of stages.
 
-    Raises :class:`~weft.runtime.captured.captured.CaptureError` for a place where no cut may be.
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` for a place where no cut is allowed.
     """
 
     def __init__(self, captured: Captured, places: Sequence[int], purity: Purity | None = None) -> None:
@@ -109,8 +109,7 @@ class CapturedCut:
     def stages(self, only: Sequence[int] | None = None, plain: bool = False, seeded: bool = False
                ) -> StageModules[GraphModule]:
         """The modules of all stages, or of those in ``only``; ports and boundaries are those of all. ``plain``: the
-        operators as they were captured, no layers, random ones without seeds (unless ``seeded``), and nothing done to
-        them."""
+        operators as captured, without layers, without seeds (unless ``seeded``), and without treatment."""
         ports, boundaries = {}, {}
         for s in range(self.count):
             gives = self._gives(s)
@@ -128,7 +127,7 @@ class CapturedCut:
         return StageModules(modules, ports, boundaries, results, untrained)
 
     def ties(self) -> list[dict[int, str]]:
-        """The trained parameters that several stages read: by stage, the name that each has in its module."""
+        """The trained parameters that several stages read: by stage, its name in the module."""
         held: dict[int, dict[int, str]] = {}
         for s, parameters in enumerate(self.parameters):
             for parameter in parameters:
@@ -160,7 +159,7 @@ class CapturedCut:
         return bisect_right(self.places, self.purity.place[_giver(node)])
 
     def _wanted(self, s: int) -> list[Node]:
-        """All that stage ``s`` computes or reads, in the graph's order."""
+        """All nodes that stage ``s`` computes or reads, in the graph's order."""
         wanted = {node for node, stage in self.stage.items() if stage == s}
         if s == self.count - 1:
             wanted.update(leaf for leaf in self.captured.results if isinstance(leaf, Node))
@@ -190,7 +189,7 @@ class CapturedCut:
                 self.takes[s].append(node)
 
     def _gives(self, s: int) -> list[Node]:
-        """What stage ``s`` gives: what others take, and the last one the results."""
+        """The values that stage ``s`` gives: those that others take, and of the last stage the results."""
         if s < self.count - 1:
             return self.given[s]
         return list(dict.fromkeys(leaf for leaf in self.captured.results if isinstance(leaf, Node)))
@@ -210,7 +209,7 @@ class CapturedCut:
             if node in env or node.op == "placeholder" or node in layers.absorbed:
                 continue
             if node.op == "get_attr":
-                env[node] = graph.get_attr(self._put(root, node))  # under its own name, whoever reads it
+                env[node] = graph.get_attr(self._put(root, node))  # under its own name, for any reader
             elif (layer := layers.found.get(node)) is not None:
                 operators.add_module(node.name, node.target.around(layer.module) if isinstance(
                     node.target, UnderAutocast) else layer.module)
@@ -226,14 +225,14 @@ class CapturedCut:
         graph.output(tuple(env[node] for node in self._gives(s)))
         for read in graph.find_nodes(op="get_attr"):
             if not read.users:
-                graph.erase_node(read)  # what layers hold
+                graph.erase_node(read)  # layers hold it
         module = GraphModule(root, graph, class_name=f"Stage{s}")
         self._name(module, root)
         module.train(self.captured.model.training)
         return module
 
     def _put(self, root: nn.Module, node: Node) -> str:
-        """Put what ``node`` reads into ``root``, under the model's own name, as a graph may have it; gives that."""
+        """Put the tensor of ``node`` into ``root``, under the model's own name, adapted to a graph; returns that."""
         value = self.captured.attribute(node)
         own = self.captured.name_of(value) if isinstance(value, Tensor) else None
         name = str(node.target) if own is None else graph_name(own)
@@ -241,8 +240,8 @@ class CapturedCut:
         return name
 
     def _name(self, module: nn.Module, root: nn.Module) -> None:
-        """Give ``module`` all that ``root`` holds under the model's names, before what operators call it; and say of
-        what kind the modules were that held it."""
+        """Give ``module`` all tensors of ``root`` under the model's names, before those of operators; and the types of
+        the modules that held them."""
         own = module._modules.pop(OPERATORS, None)
         for name, parameter in root.named_parameters(remove_duplicate=False):
             if not name.startswith(OPERATORS + "."):
@@ -256,7 +255,7 @@ class CapturedCut:
 
 
 def register(root: nn.Module, name: str, value: Any) -> None:
-    """Have ``root`` hold ``value`` under ``name``, which may be a path, unless it does."""
+    """Register ``value`` in ``root`` under ``name``, which may be a path, unless it is there."""
     path, _, leaf = name.rpartition(".")
     for step in path.split(".") if path else ():
         if not hasattr(root, step):
@@ -279,12 +278,12 @@ def _boundary(node: Node) -> Boundary:
 
 
 def _giver(node: Node) -> Node:
-    """The operator whose stage ``node`` is of."""
+    """The operator whose stage ``node`` belongs to."""
     while is_item(node) and isinstance(node.args[0], Node) and node.args[0].op.startswith("call"):
         node = node.args[0]
     return node
 
 
 def _users(node: Node, purity: Purity) -> list[Node]:
-    """The operators that read ``node``, by way of such as are taken along with it."""
+    """The operators that read ``node``, directly or through results taken from it."""
     return [user for user in node.users if user not in purity.free and not is_item(user)]

@@ -1,13 +1,12 @@
-"""What a model is when it has been cut, in whatever way: what the rest of a pipeline asks of it.
+"""A cut model, however it was cut: its interface for the rest of a pipeline.
 
-What one rank trains of a captured model that has been cut: the executor's
-:class:`~weft.runtime.interface.training.Training`, with the loss behind the last stage.
+One rank's training of a cut model: the executor's :class:`~weft.runtime.interface.training.Training`, with the loss
+behind the last stage.
 
-A stage's graph as it is in evaluation: without dropout, with the running statistics as they are.
+A stage's graph in evaluation: without dropout, with fixed running statistics.
 
-A captured graph is that of one mode of the model: what a layer does with ``self.training`` has become a constant
-argument of an operator. Here these arguments are changed, so that training and evaluation run stages cut at the same
-places, on the same parameters.
+A captured graph is that of one mode of the model: ``self.training`` has become a constant argument of operators. Here
+these arguments are changed, so that training and evaluation run stages cut at the same places, on the same parameters.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ class InputLeaf(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called: in a batch, behind :data:`~weft.runtime.captured.cut.BATCH`."""
+        """Its name: in a batch, behind :data:`~weft.runtime.captured.cut.BATCH`."""
 
 
 class KnownModel(Protocol):
-    """A model of which it is known what it does, by an export or by a run."""
+    """A model whose computation is known, by an export or by a run."""
 
     @property
     def model(self) -> nn.Module:
@@ -49,24 +48,24 @@ class KnownModel(Protocol):
 
     @property
     def out_spec(self) -> TreeSpec:
-        """How its results are put together."""
+        """The structure of its results."""
 
     @property
     def digest(self) -> str:
-        """What tells two models apart."""
+        """The model's identity."""
 
     def name_of(self, tensor: Tensor) -> str | None:
         """The model's own name of a parameter or buffer."""
 
     def unread(self) -> list[str]:
-        """The trained parameters that nothing reads."""
+        """The trained parameters that are not read."""
 
 
 @dataclass(frozen=True)
 class StageModules(Generic[M]):
-    """The stages of a cut: ``modules`` by number (those asked for), ``ports`` of all, how every value that passes
-    looks, and the model's ``results``: names of values (``str``), and what is no tensor; the last stage gives, or takes
-    and gives, the values. ``untrained``: the values that depend on no trained parameter."""
+    """The stages of a cut: ``modules`` by number (the requested ones), ``ports`` of all, the shape and type of every
+    value that passes, and the model's ``results``: names of values (``str``), and non-tensors; the last stage gives, or
+    takes and gives, the values. ``untrained``: the values that depend on no trained parameter."""
 
     modules: Mapping[int, M]
     ports: Mapping[int, Ports]
@@ -91,8 +90,8 @@ class ModelDivision(Protocol):
         """The trained parameters that each stage reads."""
 
     def stages(self, only: Sequence[int] | None = None, plain: bool = False) -> StageModules[nn.Module]:
-        """The stages, or the modules of those in ``only``; ``plain``: as the model's own code is, with random numbers
-        that have no seeds."""
+        """The stages, or the modules of those in ``only``; ``plain``: as in the model's own code, with random numbers
+        without seeds."""
 
     def tensors(self, s: int) -> list[Tensor]:
         """The parameters, buffers and constants that stage ``s`` reads."""
@@ -104,27 +103,27 @@ class ModelDivision(Protocol):
         """The first and the last operator, or submodule, of each stage."""
 
 
-#: How the results of the model are named where no loss is taken of them: this, and the value's own name.
+#: Prefix of the names of the model's results without a loss.
 RESULT = "result."
 
 
 @dataclass
 class Data:
-    """The tensors of the batch that is run now, by micro-batch and name; ``first``: what number the first one is, where
-    other copies of the plan have those before."""
+    """The tensors of the current batch, by micro-batch and name; ``first``: the number of the first one, where other
+    copies of the plan have earlier ones."""
 
     micro_batches: Sequence[Mapping[str, Tensor]] = ()
     first: int = 0
 
     def of(self, step: int, micro_batch: int) -> Mapping[str, Tensor]:
-        """Those of one micro-batch."""
+        """The tensors of one micro-batch."""
         return self.micro_batches[micro_batch - self.first]
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What is trained on: ``loss`` of the model's result and a target, whose leaves ``target`` puts together; without a
-    loss, what the model gives as its own. Random operators draw from ``seed``."""
+    """The training objective: ``loss`` of the model's result and a target, with the structure ``target``; without a
+    loss, the model's own. Random operators draw from ``seed``."""
 
     loss: Callable[..., Loss] | None
     target: TreeSpec | None
@@ -137,7 +136,7 @@ class Goal:
 
 
 def training_of(cut: ModelDivision, only: Sequence[int], goal: Goal, data: Data, evaluating: bool = False) -> Training:
-    """The stages in ``only`` of ``cut``, whose loss is a value that the last one gives."""
+    """The stages in ``only`` of ``cut``, whose loss is a value of the last one."""
     found, last = cut.stages(only, plain=evaluating), cut.count - 1
     modules: dict[int, nn.Module] = {s: evaluated(module) if evaluating else module
                                      for s, module in found.modules.items()}
@@ -153,8 +152,8 @@ def training_of(cut: ModelDivision, only: Sequence[int], goal: Goal, data: Data,
 
 
 def evaluation_of(cut: ModelDivision, only: Sequence[int], data: Data) -> tuple[Training, Callable[[], list[Any]]]:
-    """The stages in ``only`` of ``cut`` in evaluation, and what gives the results of all micro-batches of the last
-    batch that was run: none on a rank without the last stage."""
+    """The stages in ``only`` of ``cut`` in evaluation, and a function that returns the results of all micro-batches of
+    the last batch: none on a rank without the last stage."""
     found, last = cut.stages(only, plain=True), cut.count - 1
     gathered = _Results(found.results, cut.captured.out_spec)
     modules: dict[int, nn.Module] = {s: evaluated(module) for s, module in found.modules.items()}
@@ -179,15 +178,14 @@ class _Results:
                                self.spec) for i in sorted(found)]
 
 
-#: Arguments that say whether a layer trains, by name, and what they are when it does not.
+#: Arguments that say whether a layer trains, by name, and their values in evaluation.
 FLAGS: dict[str, float | bool] = {"train": False, "training": False, "dropout_p": 0.0, "use_input_stats": False}
 
 
 def evaluated(stage: nn.Module) -> nn.Module:
-    """``stage``, changed in place: a graph as said, any other module by ``eval()``.
+    """``stage``, changed in place: a graph as described, any other module by ``eval()``.
 
-    Raises :class:`~weft.runtime.captured.captured.CaptureError` where a graph would still
-    write into a buffer."""
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` where a graph would still write into a buffer."""
     if not isinstance(stage, GraphModule):
         return stage.eval()
     for node in list(stage.graph.nodes):
@@ -211,7 +209,7 @@ def _set(node: Node, place: int, name: str) -> None:
 
 
 def _refuse_or_drop(stage: nn.Module, node: Node) -> None:
-    """Take out the counting of batches, which nothing reads; refuse all else that writes into what stays."""
+    """Remove the batch counter, which is not read; refuse any other write into persistent memory."""
     target = node.args[0]
     if not isinstance(target, Node) or target.op != "get_attr":
         return

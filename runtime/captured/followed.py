@@ -1,10 +1,10 @@
-"""What a model's forward does when it is run: by this a capture that was kept is known to be of the model as it is now.
+"""The computation of a model's forward in a run: it shows whether a kept capture is of the model as it is now.
 
-Two models that do the same are captured as the same graph, whatever their source says. So a run is followed at two
-levels. ``calls`` are those of torch's functions that the model's own code makes, module by module, with the state of
-gradients, autocast and checkpoints that each is made in: an export of the model makes the same ones, or has gone
-another way. ``digest`` has besides all operators that were run on tensors of this run, parameters, buffers and other
-tensors, these with their numbers, and with what else they were given.
+Two models with the same computation are captured as the same graph, whatever their source. So a run is followed at two
+levels. ``calls`` are the torch functions that the model's own code calls, module by module, with the state of
+gradients, autocast and checkpoints of each call: an export of the model makes the same calls, or has taken another
+path. ``digest`` covers in addition all operators that ran on tensors of this run, parameters, buffers and other
+tensors, these with their numbers, and all their other arguments.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from weft.runtime.captured.looks import FunctionWatch, untouched
 from weft.runtime.captured.marks import Marks, marked, own_backwards
 
-#: What stands for itself among the arguments of an operator.
+#: Types of operators' arguments that are identified by ``repr``.
 PLAIN = (int, float, complex, bool, str, slice, type(None), torch.dtype, torch.device, torch.layout,
          torch.memory_format)
 _MODULES_OWN = set(vars(nn.Module()))
@@ -46,7 +46,8 @@ class ForwardCalls:
     changes: bool = False
 
     def see(self, func: Callable[..., Any], given: object) -> None:
-        """``func`` is called with ``given``. To ask a tensor for its shape and the like is no call: an export asks too.
+        """Record a call of ``func`` with ``given``. Reading a tensor's shape or the like is not a call: an export reads
+        it too.
         """
         name = _name(func)
         if name.startswith("get ") and name.removeprefix("get ") not in TENSORS:
@@ -55,7 +56,7 @@ class ForwardCalls:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Inside, calls are noted while the model runs."""
+        """Inside, calls are recorded while the model runs."""
         model, names = self.model, {id(module): name for name, module in self.model.named_modules()}
         own, forward = vars(model).get("forward"), model.forward
 
@@ -68,7 +69,7 @@ class ForwardCalls:
             return result
 
         def enter(module: nn.Module, given: Any) -> None:
-            if id(module) in names:  # an export has others around the model
+            if id(module) in names:  # an export has other modules around the model
                 self.lines.append(f"> {names[id(module)]}")
 
         def leave(module: nn.Module, given: Any, result: Any) -> None:
@@ -86,19 +87,20 @@ class ForwardCalls:
 
 
 class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """``digest``: of all operators that are run inside, and in which of ``marks``' checkpoints; ``names`` of the
-    tensors that there are before."""
+    """``digest``: of all operators that run inside, with their checkpoint of ``marks``; ``names`` of the existing
+    tensors.
+    """
 
     def __init__(self, names: Mapping[Tensor, str], marks: Marks) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.marks, self.digest, self.known = marks, hashlib.sha256(), True
-        self.numbers, self.count = WeakIdKeyDictionary(), count()  # of each tensor that is still there
+        self.numbers, self.count = WeakIdKeyDictionary(), count()  # of each live tensor
         for tensor, name in names.items():
             self.numbers[tensor] = name
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing of it is compiled; to have that said, torch would import all of dynamo, which takes over a second."""
+        """Nothing of it is compiled; to find that out, torch would import all of dynamo, which takes over a second."""
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (),
@@ -111,7 +113,8 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return found
 
     def said(self, leaf: Any, new: bool = False) -> str:
-        """What tells ``leaf`` from others: a tensor that no operator has made (``new``: one makes it), its numbers."""
+        """An identifier of ``leaf``: for a tensor not made by an operator, its numbers (``new``: an operator makes
+        it)."""
         if not isinstance(leaf, Tensor):
             self.known &= isinstance(leaf, PLAIN)
             return f"{type(leaf).__name__} {leaf!r}"
@@ -121,19 +124,19 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def numbers_of(tensor: Tensor) -> str:
-    """What tells the numbers in a tensor from others."""
+    """A hash of the numbers of a tensor."""
     flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
     return hashlib.sha256(flat.numpy().tobytes()).hexdigest()
 
 
 def looks_of(tensor: Tensor) -> str:
-    """What tells how a tensor looks."""
+    """A tensor's type, shape, strides and device as text."""
     return f"{tensor.dtype} {tuple(tensor.shape)} {tensor.stride()} {tensor.device}"
 
 
 @dataclass(frozen=True)
 class Followed:
-    """What a run did, of each checkpoint in it whether it has a policy of its own, and the ``result`` that it gave."""
+    """A run's computation, for each checkpoint in it whether it has its own policy, and the ``result``."""
 
     calls: tuple[str, ...]
     digest: str
@@ -142,8 +145,8 @@ class Followed:
 
 
 def followed(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Followed | None:
-    """Run ``model``, which is afterwards as it was, as an export would; ``None`` where that fails, or it does what an
-    export does not keep or nobody can follow."""
+    """Run ``model`` as an export would, and restore it; ``None`` if that fails, or if the run does things that an
+    export does not keep or that cannot be followed."""
     names = dict[Tensor, str]()
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         names.setdefault(tensor, name)
@@ -157,7 +160,7 @@ def followed(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -
             with calls.watching(), operators:
                 result = model(*args, **kwargs)
             given = [operators.said(leaf) for leaf in tree_leaves(result)]
-    except Exception:  # whatever the model's own code raises: an export says why
+    except Exception:  # anything that the model's own code raises: an export says why
         return None
     if lost or not operators.known or torch.is_inference_mode_enabled():
         return None
@@ -203,7 +206,7 @@ def as_it_was(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _exporting() -> Iterator[None]:
-    """Inside, a model that asks whether it is exported hears that it is."""
+    """Inside, a model that checks whether it is being exported finds that it is."""
     flags = {name: getattr(torch.compiler, name) for name in ("_is_compiling_flag", "_is_exporting_flag")
              if hasattr(torch.compiler, name)}
     for name in flags:
@@ -223,7 +226,7 @@ def _name(func: Callable[..., Any]) -> str:
 
 
 def _shown(leaf: Any) -> str:
-    """A tensor by its type and shape, which an export has too; an object that does not stand for itself by its type."""
+    """A tensor by its type and shape, as in an export; an object not in :data:`PLAIN` by its type."""
     if isinstance(leaf, Tensor):
         return f"{leaf.dtype}{tuple(leaf.shape)}"
     return repr(leaf) if isinstance(leaf, PLAIN) else type(leaf).__name__

@@ -1,6 +1,6 @@
-"""Parameters of which a model only reads the type, the device or the shape: nothing is learned by that.
+"""Parameters of which a model reads only the type, the device or the shape: reading these has no gradient.
 
-A model that is tried, and afterwards as it was.
+Trial runs of a model, which is restored afterwards.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from torch.fx import GraphModule, Node
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-#: Operators that read no numbers of their first argument, and those of the second.
+#: Operators that read no numbers of their first argument, and those of the second argument.
 FIRST = {"empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like", "new_empty",
          "new_empty_strided", "new_zeros", "new_ones", "new_full"}
 SECOND = {("type_as", ""), ("to", "other"), ("expand_as", ""), ("view_as", ""), ("reshape_as", "")}
 
 
 def without_looks(graph_module: GraphModule) -> None:
-    """Let such operators read a tensor that looks like the parameter and has no numbers, in place."""
+    """Let such operators read a tensor like the parameter, without numbers; in place."""
     graph, known = graph_module.graph, dict[Node, Node]()
     for node in list(graph.nodes):
         for read in _looked(node):
@@ -42,7 +42,7 @@ def without_looks(graph_module: GraphModule) -> None:
 
 
 def looked_at(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> set[str]:
-    """The parameters of ``model`` that its forward looks at in any way, by name."""
+    """The parameters of ``model`` that its forward uses in any way, by name."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     found: set[str] = set()
     with untouched(model), torch.no_grad(), FunctionWatch(lambda func, given: found.update(
@@ -52,7 +52,7 @@ def looked_at(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) 
 
 
 class FunctionWatch(TorchFunctionMode):
-    """Inside, ``see`` is told each of torch's functions that is called, and with what."""
+    """Inside, ``see`` is called with each torch function that is called, and its arguments."""
 
     def __init__(self, see: Callable[[Callable[..., Any], Any], object]) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ def _looked(node: Node) -> Iterator[Node]:
 
 
 def attribute_of(root: Any, path: object) -> Any:
-    """What a dotted path means in a module."""
+    """The attribute at a dotted path in a module."""
     for step in str(path).split("."):
         root = getattr(root, step)
     return root

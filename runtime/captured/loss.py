@@ -1,4 +1,4 @@
-"""The loss behind the last stage: of what the model gave and a target, or the one that the model gives itself."""
+"""The loss behind the last stage: of the model's result and a target, or the model's own."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from weft.runtime.captured.told import raised_at
 from weft.runtime.interface.counting import LossError, one_tensor
 from weft.runtime.interface.training import Loss
 
-#: The value that is trained on, and how the leaves of a target are named in a batch, with their number.
+#: The trained value, and the prefix of the leaves of a target in a batch, before their number.
 LOSS, TARGET = "loss", "target."
 _IN_MODEL = "what reads it in the model's forward, and give it to the loss as a part of the result"
 
 
 def loss_of(output: Any) -> Tensor:
-    """The loss that a model gives itself: its whole result, ``result.loss``, ``result["loss"]``, or the first of a
-    tuple. Raises :class:`~weft.runtime.captured.captured.CaptureError` where none of these is a scalar."""
+    """A model's own loss: its whole result, ``result.loss``, ``result["loss"]``, or the first of a tuple. Raises
+    :class:`~weft.runtime.captured.captured.CaptureError` where none of these is a scalar."""
     found = output
     if isinstance(output, Mapping) and "loss" in output:
         found = output["loss"]
@@ -33,7 +33,7 @@ def loss_of(output: Any) -> Tensor:
 
 
 def require_scalar(loss: object, whose: str) -> None:
-    """Refuse a loss that is no scalar of real numbers."""
+    """Refuse a loss that is not a real scalar."""
     if not isinstance(loss, Tensor):
         raise CaptureError(f"{whose} the loss is {type(loss).__name__}, it must be a tensor with one number: give "
                            "loss=FUNCTION(output, target), or labels among the model's arguments")
@@ -60,8 +60,8 @@ def require_own(model: nn.Module, loss: object) -> None:
 
 
 class ResultStage(nn.Module):
-    """A stage that gives the model's results: ``stage`` gives the tensors among them, which ``spec`` puts together with
-    the numbers and ``None`` of ``results`` (``str``: the next of the tensors)."""
+    """A stage that gives the model's results: ``stage`` gives the tensors among them, which ``spec`` joins with the
+    numbers and ``None`` of ``results`` (``str``: the next of the tensors)."""
 
     def __init__(self, stage: nn.Module, spec: TreeSpec, results: Sequence[Any]) -> None:
         super().__init__()
@@ -78,13 +78,13 @@ class ResultStage(nn.Module):
         return tuple(leaf for leaf in tree_leaves(self.output(*xs)) if isinstance(leaf, Tensor))
 
 
-#: Mistakes in a loss function, as opposed to what a machine lacks.
+#: Mistakes in a loss function, as opposed to limits of a machine.
 MISTAKES = (AttributeError, TypeError, KeyError, IndexError, ValueError, NameError, AssertionError)
 
 
 class LossStage(ResultStage):
-    """The last stage of a training: its last arguments are the ``targets`` leaves of the target, which ``target_spec``
-    puts together. ``loss`` is called with result and target; ``None``: the model gives its own."""
+    """The last stage of a training: its last arguments are the ``targets`` leaves of the target, with the structure
+    ``target_spec``. ``loss`` is called with result and target; ``None``: the model gives its own."""
 
     def __init__(self, stage: nn.Module, spec: TreeSpec, results: Sequence[Any],
                  loss: Callable[..., Loss] | None, target_spec: TreeSpec | None = None) -> None:

@@ -1,12 +1,12 @@
-"""What an export forgets of operators: the call of ``torch.utils.checkpoint`` that they are computed in, and, within
+"""Facts that an export loses of operators: the call of ``torch.utils.checkpoint`` that they are in, and, within
 ``torch.autocast``, whether gradients are recorded.
 
-While a model is exported, what is checkpointed runs as it stands, of both kinds, and its operators are marked with the
-number of the call. Of calls within calls the outermost counts, which is the one that holds its inputs in torch.
+While a model is exported, checkpointed code of both kinds runs directly, and its operators are marked with the number
+of the call. Of nested calls the outermost counts, which is the one that keeps its inputs in torch.
 
-Which backwards of its own a model has: an export keeps the operators of a forward, and torch goes back through them.
+Custom backwards of a model: an export keeps the operators of a forward, and torch differentiates these.
 
-A ``torch.autograd.Function`` that is not torch's, or a hook on a tensor, changes gradients where nobody sees it in the
+A ``torch.autograd.Function`` that is not torch's, or a hook on a tensor, changes gradients without a trace in the
 exported graph.
 """
 
@@ -34,25 +34,25 @@ class _Mark(NamedTuple):
 
 
 class Marks(NamedTuple):
-    """Of each checkpoint that was ``seen``, whether it has a policy of its own; which one is run now, if any."""
+    """For each ``seen`` checkpoint, whether it has its own policy; and the one that runs now, if any."""
 
     seen: list[bool]
     inside: list[int]
 
 
 def mark_of(node: Node) -> tuple[int | None, bool] | None:
-    """The mark of ``node``, in types of Python's own; ``None`` where it has none."""
+    """The mark of ``node``, in Python's own types; ``None`` where it has none."""
     mark = node.meta.get(_MARK)
     return (mark.call, mark.graded) if isinstance(mark, _Mark) else None
 
 
 def put_mark(node: Node, call: int | None, graded: bool) -> None:
-    """Mark ``node`` as :func:`mark_of` had it."""
+    """Mark ``node`` with a result of :func:`mark_of`."""
     node.meta[_MARK] = _Mark(call, graded)
 
 
 def checkpointed(nodes: Iterable[Node]) -> dict[str, int]:
-    """The number of the checkpoint that each of ``nodes`` was computed in, by name; those in none are not there."""
+    """The number of the checkpoint that each of ``nodes`` was in, by name; nodes outside of checkpoints are absent."""
     found = {node.name: mark.call for node in nodes if isinstance(mark := node.meta.get(_MARK), _Mark)}
     return {name: call for name, call in found.items() if call is not None}
 
@@ -65,10 +65,10 @@ def is_ungraded(node: Node) -> bool:
 
 @contextmanager
 def marked() -> Iterator[Marks]:
-    """Inside, what is traced is marked."""
+    """Inside, traced operators are marked."""
     marks = Marks([], [])
     seen, inside = marks
-    graded = [True]  # as the graph has it: torch 2.6 traces what switches gradients, and does not run it
+    graded = [True]  # as in the graph: torch 2.6 traces the switch of gradients, and does not run it
     create_node = TracerBase.create_node
 
     @contextmanager
@@ -86,7 +86,7 @@ def marked() -> Iterator[Marks]:
     class Reentrant:
         @staticmethod
         def apply(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
-            torchs.check_backward_validity(args)  # warns where torch would give what is inside no gradients
+            torchs.check_backward_validity(args)  # warns where torch would give the inside no gradients
             learns = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in args)
             with marking(), torch.set_grad_enabled(learns):
                 return function(*args)

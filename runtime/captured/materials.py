@@ -1,10 +1,10 @@
-"""Numbers for the tensors of a model on the meta device, for as many of them as are asked for.
+"""Numbers for the tensors of a model on the meta device, for the requested ones only.
 
 They come from a state (:mod:`weft.runtime.checkpoint.weights`), or are made by the modules themselves, one module at a
 time: its own parameters and buffers get memory, and its ``reset_parameters`` is called. Random numbers then begin from
-a seed that is made of torch's own and the module's path: so a parameter has the same numbers however many ranks there
-are, and whichever modules they have. A module is never asked for what another one holds; the one exception is
-``nn.MultiheadAttention``, which resets its output projection too.
+a seed made from torch's own and the module's path: so a parameter has the same numbers however many ranks there are,
+and whichever modules they have. A module never makes another's tensors; the one exception is ``nn.MultiheadAttention``,
+which resets its output projection too.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from weft.runtime.checkpoint.model_names import NamedTensor, fitted, named_tenso
 from weft.runtime.checkpoint.weights import State, Weights, WeightsError, weights_of
 
 SHOWN = 3  # names in a sentence
-#: What a user gives to fill the tensors of a module: called with the module, whose own tensors have memory.
+#: A user's function to fill the tensors of a module: called with the module, whose own tensors have memory.
 Fill = Callable[[nn.Module], object]
 
 
 def stand_in(like: Tensor, value: Tensor) -> Tensor:
-    """``value`` in the place of ``like``: a parameter for a parameter, with what has been marked on it."""
+    """``value`` in place of ``like``: a parameter for a parameter, with its attributes."""
     if not isinstance(like, nn.Parameter):
         return value.detach()
     found = nn.Parameter(value.detach(), requires_grad=like.requires_grad)
@@ -35,11 +35,11 @@ def stand_in(like: Tensor, value: Tensor) -> Tensor:
 
 
 class Materials:
-    """What the tensors of ``model`` that are on the meta device become, on ``device``.
+    """Real tensors on ``device`` for those of ``model`` on the meta device.
 
-    ``state`` has the parameters and buffers of the state dict; ``fill`` gives numbers to what it does not have, in
-    place of ``reset_parameters``, which is called where ``fill`` leaves a module as it is. ``precise``: the type, by
-    name, of tensors that are to be made in another one than the model's.
+    ``state`` has the parameters and buffers of the state dict; ``fill`` fills the others, in place of
+    ``reset_parameters``, which is called where ``fill`` leaves a module unchanged. ``precise``: the type, by name, of
+    tensors whose type must differ from the model's.
 
     Raises :class:`~weft.runtime.captured.captured.CaptureError` for a state of another model.
     """
@@ -67,14 +67,14 @@ class Materials:
 
     @property
     def facts(self) -> object:
-        """What must be the same on all ranks, that their numbers are."""
+        """Facts that must be the same on all ranks, for their numbers to be."""
         listed = None if self.weights is None else sorted(map(str, self.weights.tensors.items()))
         return hashlib.sha256(repr((self.seed if len(self.found) < len(self.tensors) else None, listed)).encode()
                               ).hexdigest()
 
     @property
     def notes(self) -> list[str]:
-        """What there is to say of them."""
+        """Notes on them for the user."""
         if not self.unknown or self.weights is None:
             return []
         shown = ", ".join(self.unknown[:SHOWN]) + (f" and {len(self.unknown) - SHOWN} more"
@@ -84,8 +84,8 @@ class Materials:
     def of(self, wanted: Iterable[Tensor]) -> dict[int, Tensor]:
         """Numbers for those of ``wanted``, tensors of the model, that have none, by ``id``; not yet parameters.
 
-        Raises :class:`~weft.runtime.captured.captured.CaptureError` for one that neither the state has nor its module
-        makes.
+        Raises :class:`~weft.runtime.captured.captured.CaptureError` for one that is not in the state and that its
+        module does not make.
         """
         ids = {id(tensor) for tensor in wanted if tensor.is_meta}
         items = [item for item in self.tensors.values() if id(item.tensor) in ids]
@@ -118,7 +118,7 @@ class Materials:
         return self.units[item.name.rpartition(".")[0]]
 
     def _made(self, path: str) -> dict[str, Tensor]:
-        """What the module at ``path`` makes of its own tensors, by their whole names; ones that it left are missing."""
+        """The tensors that the module at ``path`` makes, by their full names; untouched ones are missing."""
         unit = self.modules[path]
         with self._given_memory(path) as given, torch.no_grad(), self._seeded(path):
             versions = {name: (tensor, tensor._version) for name, tensor in given.items()}
@@ -136,7 +136,7 @@ class Materials:
             return {name: value for name, value in self._now(given).items() if name not in untouched}
 
     def _now(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What the modules hold under these names."""
+        """The modules' current tensors under these names."""
         found = {}
         for name in given:
             path, _, leaf = name.rpartition(".")
@@ -145,7 +145,7 @@ class Materials:
 
     @contextmanager
     def _given_memory(self, path: str) -> Iterator[dict[str, Tensor]]:
-        """Inside, the tensors that the unit at ``path`` makes have memory; by their whole names."""
+        """Inside, the tensors that the unit at ``path`` makes have memory; by their full names."""
         unit, replaced, given = self.modules[path], [], dict[str, Tensor]()
         own = unit.named_modules() if isinstance(unit, nn.MultiheadAttention) else [("", unit)]
         for inner, module in own:
@@ -203,7 +203,7 @@ def _reset(unit: nn.Module) -> None:
 
 
 def _units(modules: Mapping[str, nn.Module]) -> dict[str, str]:
-    """By the path of a module, that of the one which gives its tensors numbers."""
+    """By the path of a module, that of the module which fills its tensors."""
     found = {path: path for path in modules}
     for path, module in modules.items():
         if isinstance(module, nn.MultiheadAttention):
@@ -213,7 +213,7 @@ def _units(modules: Mapping[str, nn.Module]) -> dict[str, str]:
 
 
 def _nothing(dtype: torch.dtype) -> float:
-    """What stands where no number has been put."""
+    """The placeholder for a missing number."""
     return float("nan") if dtype.is_floating_point or dtype.is_complex else 0
 
 

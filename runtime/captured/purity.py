@@ -1,17 +1,17 @@
-"""Which operators may be computed anywhere and twice, and between which the graph must not be cut.
+"""Which operators may be computed anywhere and twice, and where the graph must not be cut.
 
 An operator that writes into a tensor (``add_``, ``relu_``, the running statistics of a batch norm) must run on the rank
-that holds the tensor. So no cut may lie between the operator that made a tensor, or was the first to read a buffer, and
-one that writes into it or into a view of it; and what reads a buffer that is written to must all be in one stage.
+of that tensor. So no cut may lie between the operator that made a tensor, or was the first to read a buffer, and one
+that writes into it or into a view of it; and all readers of a buffer that is written to must be in one stage.
 
-What depends on inputs, buffers and constants alone (masks, positions, rotary angles) is *free*: cheaper computed again
-on each rank that needs it than sent, as every rank has the batch. It must have no weights, draw no random numbers,
-write nowhere, and multiply no matrices.
+An operator that depends on inputs, buffers and constants alone (masks, positions, rotary angles) is *free*: cheaper to
+recompute on each rank that needs it than to send, as every rank has the batch. It must have no weights, draw no random
+numbers, write nowhere, and multiply no matrices.
 
-What of a captured model learns, and how much work the rest saves.
+Which operators of a captured model learn, and how much work is saved for the rest.
 
-What depends on no trained parameter (a frozen encoder, embeddings that are kept as they are) runs forward only, and no
-gradient is sent there; what is frozen behind that has no weight gradients.
+An operator that depends on no trained parameter (a frozen encoder, frozen embeddings) runs forward only, and no
+gradient is sent there; frozen operators behind trained ones have no weight gradients.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ MAYBE_VIEWS = {"reshape", "contiguous", "flatten", "to", "type_as", "dropout", "
                "unsafe_split", "unsafe_split_with_sizes", "conj_physical"}
 #: Running statistics are written to, though schemas do not say so: the places of the tensors and of the flag.
 STATISTICS = {"batch_norm": ((3, 4), 5), "instance_norm": ((3, 4), 5), "_batch_norm_impl_index": ((3, 4), 5)}
-#: Operators that draw random numbers, or may, though not all torch versions say so of them.
+#: Operators that draw random numbers, or may, though some torch versions do not tag them so.
 RANDOM = {"dropout", "dropout_", "feature_dropout", "alpha_dropout", "rrelu", "bernoulli", "multinomial",
           "scaled_dot_product_attention", "multi_head_attention_forward", "lstm", "gru"}
-#: Operators that multiply matrices, and how long a sum may be for which they are cheap all the same.
+#: Operators that multiply matrices, and the length of sums up to which they are cheap all the same.
 PRODUCTS = {"linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "convolution", "conv1d", "conv2d", "conv3d",
             "scaled_dot_product_attention", "multi_head_attention_forward", "lstm", "gru", "_grouped_mm"}
 SHORT_SUM = 8
 
 
 def operator_name(node: Node) -> str:
-    """``"add_"`` of ``torch.ops.aten.add_.Tensor``; the name of any other function that is called."""
+    """``"add_"`` for ``torch.ops.aten.add_.Tensor``; the name of any other called function."""
     schema = getattr(node.target, "_schema", None)
     return schema.name.rpartition("::")[2] if schema is not None else getattr(node.target, "__name__", str(node.target))
 
@@ -66,7 +66,7 @@ def is_random(node: Node) -> bool:
 
 
 def draws(node: Node) -> bool:
-    """Whether a call draws random numbers: not a dropout of nothing, or in evaluation."""
+    """Whether a call draws random numbers: not a dropout with rate 0, or in evaluation."""
     if node.op != "call_function" or not is_random(node):
         return False
     schema = node.target._schema  # type: ignore[union-attr]
@@ -79,17 +79,17 @@ def draws(node: Node) -> bool:
 
 
 class Purity:
-    """What holds of the operators of ``captured``.
+    """Properties of the operators of ``captured``.
 
-    ``free``: those that may be computed wherever they are used. ``light``: whether also those are to be layers whose
-    weight gradients take next to no time (:mod:`~weft.runtime.captured.operators.layers`). :meth:`forbidden` has the
-    places where no cut may be. Raises :class:`~weft.runtime.captured.captured.CaptureError` for a model that writes
-    into its inputs.
+    ``free``: those that may be computed wherever they are used. ``light``: whether operators with nearly free weight
+    gradients are layers too (:mod:`~weft.runtime.captured.operators.layers`). :meth:`forbidden` has the places where no
+    cut is allowed. Raises :class:`~weft.runtime.captured.captured.CaptureError` for a model that writes into its
+    inputs.
     """
 
     def __init__(self, captured: Captured, light: bool = False) -> None:
         self.captured, self.light = captured, light
-        self.base: dict[Node, Node] = {}  # whose memory a node's tensor lies in
+        self.base: dict[Node, Node] = {}  # the node whose memory a node's tensor lies in
         self.place = {node: i for i, node in enumerate(captured.calls)}
         for node in captured.graph_module.graph.nodes:
             self.base[node] = self._base(node)
@@ -109,11 +109,11 @@ class Purity:
     @cached_property
     def learned(self) -> set[Node]:
         """The operators, and the reads of trained parameters, whose values have gradients: real numbers that depend on
-        a parameter that is trained."""
+        a trained parameter."""
         found: set[Node] = set()
-        bases: set[Node] = set()  # whose memory holds such a value
+        bases: set[Node] = set()  # nodes whose memory has such a value
         grown = True
-        while grown:  # what is written into a tensor may be read through another view of it
+        while grown:  # a value written into a tensor may be read through another view of it
             before = len(found), len(bases)
             for node in self.captured.graph_module.graph.nodes:
                 if node.op == "get_attr":
@@ -128,8 +128,8 @@ class Purity:
         return found
 
     def forbidden(self) -> dict[int, Node]:
-        """The places where no cut may be, each with a node that it would part from the tensor that is written to. A cut
-        at place i has call i as the first of the next stage."""
+        """The places where no cut is allowed, each with a node that it would separate from the tensor that is written
+        to. A cut at place i has call i as the first of the next stage."""
         found: dict[int, Node] = {}
         for memory, writers in self.writers.items():
             members = [self.place[node] for node in self.captured.calls
@@ -142,18 +142,18 @@ class Purity:
         return found
 
     def writers_of(self, node: Node) -> list[Node]:
-        """The operators that write into the memory of what ``node`` gives."""
+        """The operators that write into the memory of the result of ``node``."""
         return self.writers.get(self._memory(self.base[node]), [])
 
     def begins(self, node: Node) -> bool:
-        """Whether a stage may begin with ``node``: an operator of its own that a gradient can go through. A cut before
-        any other is the one before the next such operator, or leaves a stage nothing to do."""
+        """Whether a stage may begin with ``node``: a non-free operator that a gradient can go through. A cut before any
+        other equals the one before the next such operator, or leaves a stage without work."""
         looks = leaves(node.meta.get("val"))
         return node not in self.free and not is_item(node) and bool(node.users) and any(
             isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()) for value in looks)
 
     def _memory(self, base: Node) -> Any:
-        """The same for all nodes whose tensors lie in one memory: several may read one buffer."""
+        """The same for all nodes whose tensors share one memory: several may read one buffer."""
         return id(self.captured.attribute(base)) if base.op == "get_attr" else base
 
     def _base(self, node: Node) -> Node:
@@ -187,13 +187,13 @@ class Purity:
         return node.op == "placeholder" or node in self.free
 
     def _summed(self, node: Node) -> int:
-        """How many products each number of the result is the sum of, about."""
+        """About how many products are summed for each number of the result."""
         first = next((looks for arg in node.all_input_nodes if isinstance(looks := arg.meta.get("val"), Tensor)), None)
         return SHORT_SUM + 1 if first is None or not first.dim() else int(first.shape[-1])
 
 
 def _followed(node: Node) -> list[Node]:
-    """What a node's gradient goes on to."""
+    """The nodes that a node's gradient goes on to."""
     return [] if operator_name(node) == "detach" else node.all_input_nodes
 
 
@@ -215,8 +215,8 @@ def _nodes(value: Any) -> Iterator[Node]:
 
 
 def work_of(captured: Captured, purity: Purity) -> list[float]:
-    """What part of a pass forward and one back each of ``captured.calls`` has, as a share of that of a product with a
-    trained weight: the forward, the input's gradient and the weight's take about as long."""
+    """For each of ``captured.calls``, its share of a forward and a backward pass compared with a product with a trained
+    weight: the forward, the input's gradient and the weight's take about as long."""
     known = purity.learned
 
     def is_frozen(node: Node) -> bool:
@@ -227,7 +227,7 @@ def work_of(captured: Captured, purity: Purity) -> list[float]:
 
 
 def first_weight(captured: Captured) -> int:
-    """The number of the first operator that reads a parameter: what is before it is of its stage.
+    """The number of the first operator that reads a parameter: operators before it belong to its stage.
 
     Raises :class:`~weft.runtime.captured.captured.CaptureError` for a model that trains none.
     """

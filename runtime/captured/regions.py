@@ -1,13 +1,13 @@
-"""What a model computes under ``torch.no_grad`` or ``torch.autocast`` as operators of its graph like any others.
+"""Code of a model under ``torch.no_grad`` or ``torch.autocast`` as ordinary operators of its graph.
 
-``torch.export`` puts such a part into a graph of its own, behind one call, where nobody sees what it writes to, what it
-draws, and whose memory it gives, and which no cut can part. Here its operators stand in the graph again: without
-gradients they read what they are given detached, and under autocast each is called so.
+``torch.export`` puts such a part into a separate graph, behind one call, which hides its writes, its random numbers and
+its views, and cannot be cut. Here its operators are inlined in the graph: without gradients they read their inputs
+detached, and under autocast each is called under it.
 
 Operators that a model's own forward computes under ``torch.autocast``, each by itself.
 
-``torch.export`` puts such a part into one call; taken out of it, each operator
-must still compute in the types that autocast has for it there, whatever holds outside.
+``torch.export`` puts such a part into one call; taken out of it, each operator must still compute in the types that
+autocast has for it there, whatever holds outside.
 
 A recurrent operator of several layers as one operator a layer, so that a cut may lie between them.
 """
@@ -26,13 +26,13 @@ from torch.fx.node import map_arg
 
 from weft.runtime.captured.marks import is_ungraded
 
-#: What ``torch.export`` calls such parts with, and what stands before the part among the arguments.
+#: The names of ``torch.export``'s calls of such parts, and the number of arguments before the part.
 UNGRADED, AUTOCAST = "wrap_with_set_grad_enabled", "wrap_with_autocast"
 SETTINGS = {UNGRADED: 1, AUTOCAST: 4}
 
 
 def unwrapped(graph_module: GraphModule) -> None:
-    """Put the operators of all such parts in the place of the calls of these, in place."""
+    """Inline the operators of all such parts in place of their calls."""
     graph = graph_module.graph
     for node in list(graph.nodes):
         if _wrapper(node) not in SETTINGS or node.kwargs:
@@ -44,10 +44,10 @@ def unwrapped(graph_module: GraphModule) -> None:
             continue
         unwrapped(body)
         if any(_wrapper(inner) == UNGRADED for inner in body.graph.nodes):
-            continue  # gradients are recorded again inside of it
+            continue  # gradients are enabled again inside
         if _wrapper(node) == AUTOCAST:
             if any(isinstance(inner.target, torch._ops.HigherOrderOperator) for inner in body.graph.nodes):
-                continue  # what has graphs inside
+                continue  # it contains further graphs
             _autocast(body, setting)
         _unwrap(node, body, given, setting[0] is False)
         if isinstance(part, Node) and not part.users:
@@ -60,8 +60,8 @@ def _wrapper(node: Node) -> str:
 
 
 def _autocast(body: GraphModule, setting: Sequence[object]) -> None:
-    """Let the operators of ``body`` be called under autocast, but for those that are under another one within it. An
-    export forgets which of them record no gradients."""
+    """Make the operators of ``body`` run under autocast, except those under an inner one. An export loses which of them
+    record no gradients."""
     for node in list(body.graph.nodes):
         if is_ungraded(node):
             with body.graph.inserting_before(node):
@@ -93,7 +93,7 @@ def _unwrap(call: Node, body: GraphModule, given: Sequence[object], detached: bo
                 env[node] = graph.node_copy(node, lambda arg: env[arg])
     output, = body.graph.find_nodes(op="output")
     results = output.args[0] if isinstance(output.args[0], tuple | list) else (output.args[0],)
-    # What is written in place and given on is what was given: it has the gradient that it had.
+    # A tensor written in place and returned is the input: it has its original gradient.
     found = [map_arg(leaf, lambda node: outer.get(_written(node), env[node])) for leaf in results]
     for item in list(call.users):
         item.replace_all_uses_with(found[item.args[1]])  # type: ignore[index]
@@ -114,7 +114,7 @@ def _detached(value: Node, reader: Node) -> Node:
 
 
 def _written(node: Node) -> Node:
-    """The tensor that operators in place give on, where ``node`` is what one gives."""
+    """The input tensor that in-place operators return, where ``node`` is such a result."""
     while node.op == "call_function" and node.args and isinstance(node.args[0], Node):
         schema = getattr(node.target, "_schema", None)
         info = schema.arguments[0].alias_info if schema is not None and schema.arguments else None
@@ -125,7 +125,7 @@ def _written(node: Node) -> Node:
 
 
 class UnderAutocast:
-    """``operator`` under ``torch.autocast(*setting)``; to whom looks at it, it is ``operator``."""
+    """``operator`` under ``torch.autocast(*setting)``; to inspection, it is ``operator``."""
 
     def __init__(self, operator: torch._ops.OpOverload, setting: Sequence[Any]) -> None:
         kind, dtype, enabled = setting[:3]
@@ -134,7 +134,7 @@ class UnderAutocast:
         self.__name__ = operator.__name__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What ``operator`` gives."""
+        """The result of ``operator``."""
         with _under(self.setting):
             return self.operator(*args, **kwargs)
 
@@ -142,14 +142,14 @@ class UnderAutocast:
         return f"{self.operator} under autocast{self.setting}"
 
     def around(self, layer: nn.Module) -> nn.Module:
-        """``layer``, which does what ``operator`` does."""
+        """``layer``, an implementation of ``operator``, under autocast."""
         return Autocasting(layer, self.setting)
 
 
 @cache
 def under_autocast(operator: torch._ops.OpOverload, setting: tuple[Any, ...]) -> UnderAutocast:
-    """``operator`` under ``torch.autocast(*setting)``: one object for equal ones, as torch 2.6 needs
-    for what it writes as code."""
+    """``operator`` under ``torch.autocast(*setting)``: one object for equal ones, as torch 2.6's code generation
+    needs."""
     return UnderAutocast(operator, setting)
 
 
@@ -161,7 +161,7 @@ class Autocasting(nn.Module):
         self.layer, self.setting = layer, setting
 
     def forward(self, *xs: Tensor) -> Any:
-        """What ``layer`` gives."""
+        """The result of ``layer``."""
         with _under(self.setting):
             return self.layer(*xs)
 
@@ -172,12 +172,12 @@ def _under(setting: tuple[Any, ...]) -> torch.autocast:
 
 
 #: The operators, as ``operator(input, hx, params, has_biases, layers, dropout, train, bidirectional, batch_first)``,
-#: and how many states each has (those of one are no list). Packed sequences come with another schema.
+#: and the number of states of each (a single one is not a list). Packed sequences come with another schema.
 STATES = {"aten::lstm": 2, "aten::gru": 1, "aten::rnn_tanh": 1, "aten::rnn_relu": 1}
 
 
 def in_layers(graph_module: GraphModule) -> None:
-    """Put a row of operators in the place of each of several layers, in place."""
+    """Replace each operator of several layers by a sequence of operators; in place."""
     for node in list(graph_module.graph.nodes):
         schema = getattr(node.target, "_schema", None)
         if schema is not None and schema.name in STATES and schema.overload_name == "input" and node.args[4] > 1:
@@ -190,7 +190,7 @@ class _CellRow:
         self.node, self.graph, self.made = node, node.graph, node.meta["val"]
 
     def put(self) -> None:
-        """Make the row, and let those who read the operator read it."""
+        """Make the sequence, and redirect readers of the operator to it."""
         x, hx, params, has_biases, layers, dropout, train, both, batch_first = self.node.args
         count = STATES[self.node.target._schema.name]  # type: ignore[union-attr]
         states: Any = hx if isinstance(hx, list | tuple) else [hx]

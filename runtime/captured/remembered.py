@@ -1,11 +1,11 @@
-"""Captures that were kept on disk, so that a model is exported once and not at each start.
+"""Captures kept on disk, so that a model is exported once and not at each start.
 
-An entry is found by what a model looks like: the classes of its modules and the files that they are in, its parameters
-and buffers, the example, the versions of torch and weft. That is not enough to trust it, as a forward may call code and
-read settings from anywhere. So the model is run once (:mod:`~weft.runtime.captured.followed`), and the entry is taken
-only if this does what it did when the entry was made, operator by operator. An entry is made only of a model whose
-export and whose run call the same functions, and of a graph that is all in here; any other is exported each time. What
-cannot be read, or is not what was written, is as good as missing.
+An entry's key is a description of a model: the classes of its modules and their files, its parameters and buffers, the
+example, the versions of torch and weft. That is not enough to trust it, as a forward may call code and read settings
+from anywhere. So the model is run once (:mod:`~weft.runtime.captured.followed`), and the entry is used only if this run
+equals the one when the entry was made, operator by operator. An entry is made only for a model whose export and whose
+run call the same functions, and for a graph that can be written completely; any other is exported each time. An entry
+that cannot be read, or differs from what was written, counts as missing.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from weft.runtime.ranks.words import some
 from weft.solver.io.kept import keep, read_kept, sources_digest
 
 CAPTURE_FORMAT = "weft.capture-cache/1"
-#: Bytes of a tensor of a graph's own that is kept: a larger one leaves the capture out.
+#: Bytes of a graph's own tensor that is kept: with a larger one the capture is not kept.
 LARGE = 1 << 20
-#: What an operator is given that JSON does not know, by how it is written.
+#: Types of operators' arguments that JSON lacks, written by name.
 _TORCH = (torch.dtype, torch.layout, torch.memory_format)
 
 
@@ -46,7 +46,7 @@ class _Unkept(Exception):
 
 
 class _Looks(Tensor):
-    """How a tensor looks. (For torch's own tensors without numbers more is imported than a capture takes.)"""
+    """A tensor's shape and type. (torch's own tensors without numbers import more than a capture takes.)"""
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
@@ -58,7 +58,7 @@ def captured_or_remembered(model: nn.Module, args: Sequence[Any], kwargs: Mappin
     """:meth:`~weft.runtime.captured.captured.Captured.of`, or the same from ``captures`` in ``folder``, where it is
     kept from then on (``None``: nothing is kept).
 
-    Raises what that does.
+    Raises the same errors.
     """
     if folder is None or is_elsewhere(model) or (key := _key(model, args, kwargs)) is None:
         return _captured(model, args, kwargs, device, ForwardCalls(model))
@@ -96,7 +96,7 @@ def _captured(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], 
 
 
 def _key(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-    """What a model and its example look like; ``None`` where a class has no file, as in a notebook."""
+    """A key for a model and its example; ``None`` if a class has no file, as in a notebook."""
     files = set[str]()
     for kind in {type(module) for module in model.modules()}:
         file = getattr(sys.modules.get(kind.__module__), "__file__", None)

@@ -1,9 +1,10 @@
 """Stages whose parameters are divided among peers, which compute each operator together.
 
-All values inside are ``DTensor``, of the shapes that the graph was captured with: torch finds for each operator how its
-result lies on the peers, and what they exchange for it; so gradients, those of whole parameters too, are right however
-parameters lie. What comes in and goes out is whole on each peer. Each computes the whole of an operator that torch has
-no rule for (of attention, its own heads), and of one that draws random numbers, which are then those of one process.
+All values inside are ``DTensor``, of the shapes that the graph was captured with: torch finds for each operator the
+placement of its result on the peers, and their communication for it; so gradients, those of whole parameters too, are
+right for any placement of parameters. Inputs and outputs are whole on each peer. Each computes the whole of an operator
+that torch has no rule for (of attention, its own heads), and of one that draws random numbers, which are then those of
+one process.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from weft.runtime.captured.purity import operator_name
 from weft.runtime.train.moment import Seeded
 from weft.runtime.train.sharding import is_divided, whole_of
 
-#: What torch says of an operator that would take shares of heads, or of the like, that are no whole ones.
+#: Part of torch's error for an operator whose shares of heads, or the like, would not be whole.
 UNEVEN = "evenly"
-#: What each rank computes of its own heads, or whole: on a CPU torch has no rule, and looks for one for long.
+#: Computed by each rank for its own heads, or whole: on a CPU torch has no rule, and searches long for one.
 ATTENTION = "scaled_dot_product_attention"
 
 
 def compute_together(module: nn.Module, mesh: Any) -> None:
-    """Have ``module``, a stage, compute with the peers of ``mesh``, in place."""
+    """Make ``module``, a stage, compute with the peers of ``mesh``, in place."""
     stage = module.stage if isinstance(module, ResultStage) else module
     for part in list(stage.modules()):
         if isinstance(part, Seeded):
@@ -52,14 +53,14 @@ def _rewritten(module: GraphModule, mesh: Any, is_stage: bool) -> None:
 
 
 def _through(node: Node, function: Callable[..., Any], only: Node | None = None) -> None:
-    """Let what reads ``node``, or ``only`` that, read what ``function`` gives of it."""
+    """Redirect the readers of ``node``, or only ``only``, to the result of ``function`` on it."""
     with node.graph.inserting_after(node):
         changed = node.graph.call_function(function, (node,))
     node.replace_all_uses_with(changed, lambda user: user is not changed and only in (None, user))
 
 
 class _AsWhole:
-    """Tensors that each peer has as values that they know to be whole."""
+    """Turns whole tensors of each peer into replicated values."""
 
     def __init__(self, mesh: Any) -> None:
         self.mesh, self.__name__ = mesh, f"enter_{id(self)}"
@@ -72,7 +73,7 @@ class _AsWhole:
 
 
 def _leave(value: Any) -> Any:
-    """Whole, as a tensor that each peer has."""
+    """The value as a whole tensor on each peer."""
     return tree_map(whole_of, value)
 
 
@@ -103,7 +104,7 @@ class _Operator:
         return self.enter(self.target(*args, **settings), how)
 
     def _heads(self, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
-        """How queries, keys and values lie, where that is by heads, each of which is computed by itself."""
+        """The placement of queries, keys and values, where that is by heads, each of which is computed by itself."""
         if self.name != ATTENTION or not all(map(is_divided, args[:3])) or args[0].dim() != 4:
             return None
         how, *others = [tuple(x.placements) for x in args[:3]]

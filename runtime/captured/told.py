@@ -1,4 +1,4 @@
-"""What to say of an error in a model's own code: what was raised, in which line of the user's, and what to do."""
+"""Reports on errors in a model's own code: the error, the user's line that raised it, and what to do."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import nn
 
-#: Code that is not the user's: torch's, and ours that runs models.
+#: Code that is not the user's: torch's, and weft's that runs models.
 _OURS = (str(Path(torch.__file__).resolve().parent), str(Path(__file__).resolve().parents[1]))
 #: Where torch quotes the user's line in a message.
 _QUOTED = re.compile(r'File "([^"]+)", line (\d+), in \S+\n\s*([^\n]*)')
 
-#: What torch says, and what it means to somebody who has not read torch's code.
+#: torch's messages, and their meaning for users who have not read torch's code.
 _PLAIN = (("Could not guard on data-dependent expression", "Python looks at the numbers of a tensor"),
           ("Could not extract specialized integer from data-dependent", "Python looks at the numbers of a tensor"),
           (".numpy() is not supported for tensor subclasses", "numpy is called, which an export cannot follow"),
@@ -27,7 +27,7 @@ _PLAIN = (("Could not guard on data-dependent expression", "Python looks at the 
 
 
 def raised_at(error: BaseException) -> str:
-    """The first line of what was raised, and the innermost line of the user's that it came through."""
+    """The first line of the error, and the innermost of the user's lines that it passed through."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     said = next((plain for known, plain in _PLAIN if known in lines[0]), lines[0].partition(". ")[0].rstrip("."))
     if not isinstance(error, RuntimeError | ValueError) and type(error).__module__ == "builtins":
@@ -45,14 +45,14 @@ def users_place(error: BaseException) -> str:
 
 
 def quoted_place(stack: str | None) -> str:
-    """The user's innermost line that torch has noted of an operator, with ``" at "`` before it; ``""`` if none."""
+    """The user's innermost line that torch recorded for an operator, with ``" at "`` before it; ``""`` if none."""
     for name, line, code in reversed([found for found in _QUOTED.findall(stack or "") if _is_users(found[0])]):
         return f" at {Path(name).name}:{line} ({code.strip():.80})"
     return ""
 
 
 def split_advice(model: nn.Module) -> str:
-    """``split=[...]`` with a name that ``model`` has: the middle one of its longest row of layers."""
+    """``split=[...]`` with a name in ``model``: the middle layer of its longest list of layers."""
     rows = [(name, len(module)) for name, module in model.named_modules()
             if isinstance(module, nn.ModuleList | nn.Sequential) and len(module) > 1]
     if not rows:
@@ -63,7 +63,7 @@ def split_advice(model: nn.Module) -> str:
 
 @contextmanager
 def without_graphs() -> Iterator[None]:
-    """Inside, standard error is without the graphs that torch prints there where an export fails."""
+    """Inside, standard error is without the graphs that torch prints there when an export fails."""
     class Filtered:
         def __getattr__(self, name: str) -> Any:
             return getattr(stream, name)
@@ -77,7 +77,7 @@ def without_graphs() -> Iterator[None]:
 
 
 def _walked(error: BaseException) -> Iterator[tuple[str, int, str]]:
-    """The user's lines on the way, outermost first."""
+    """The user's lines in the traceback, outermost first."""
     for each in _chain(error):
         trace: TracebackType | None = each.__traceback__
         for frame in traceback.extract_tb(trace):
@@ -92,7 +92,7 @@ def _quoted(error: BaseException) -> Iterator[tuple[str, int, str]]:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """What it was raised from, first cause first."""
+    """The chain of its causes, first cause first."""
     found = [error]
     while (cause := found[-1].__cause__) is not None and cause not in found:
         found.append(cause)

@@ -1,7 +1,7 @@
-"""How is training saved, and resumed bit for bit, also after a machine failed while it was writing?
+"""How is training saved, and resumed bit for bit, even if a machine failed while writing?
 
-In: a plan, a session and one rank's training. Out: a folder a checkpoint, whose files are proven whole by checksums
+In: a plan, a session and one rank's training. Out: a folder per checkpoint, whose files are proven whole by checksums
 (:mod:`~weft.runtime.checkpoint.files`), and the training as it was after that batch
-(:mod:`~weft.runtime.checkpoint.checkpoint`). :mod:`~weft.runtime.checkpoint.state` makes tensors of everything that is
-to be saved; :mod:`~weft.runtime.checkpoint.signature` tells stages of one model from those of another.
+(:mod:`~weft.runtime.checkpoint.checkpoint`). :mod:`~weft.runtime.checkpoint.state` turns the whole state into tensors;
+:mod:`~weft.runtime.checkpoint.signature` distinguishes the stages of different models.
 """

@@ -1,17 +1,17 @@
-"""Checkpoints of a training run, and going on from the last one as if nothing had happened.
+"""Checkpoints of a training run, and resuming from the last one as if nothing had happened.
 
 Each is a folder ``step-000000012`` (after 12 batches) that ``torch.distributed.checkpoint`` writes, all ranks together.
-It is written under another name, synced to the disk, marked complete (``complete.json``: what it belongs to, and every
-file with its size and checksum), and only then renamed, which is atomic. So at any moment, also when the machine is
-killed, there are whole checkpoints and perhaps a ``.partial`` folder, which the next one clears away. A checkpoint that
-is not what was written is never taken up (:mod:`weft.runtime.checkpoint.files`), nor is any code that lies in one.
+It is written under another name, synced to the disk, marked complete (``complete.json``: its plan and model, and every
+file with its size and checksum), and only then renamed, which is atomic. So at any moment, even if the machine is
+killed, there are whole checkpoints and perhaps a ``.partial`` folder, which the next save removes. A checkpoint that
+differs from what was written is never loaded (:mod:`weft.runtime.checkpoint.files`), nor is any code in one.
 
 A rank's part is its modules' parameters and buffers, its optimizer's state (and master weights), and the state of the
-random number generators. Data is fetched by batch and micro-batch, so there is nothing to remember about it.
+random number generators. Data is fetched by batch and micro-batch, so its position needs no state.
 
-Replicas of a plan hold the same weights and optimizer state, and their own buffers and random numbers. What is equal,
-bit for bit, in all of them (they compare hashes) is saved once: it goes by one name, and the writing is divided among
-them. So nothing has to be assumed about what a module or an optimizer keeps.
+Replicas of a plan hold the same weights and optimizer state, and their own buffers and random numbers. Tensors that are
+equal, bit for bit, in all of them (they compare hashes) are saved once: under one name, with the writing divided among
+them. So nothing is assumed about the state of a module or an optimizer.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from weft.runtime.interface.training import Training
 from weft.runtime.plan.plan import Plan
 from weft.runtime.ranks.session import Session, SessionError
 
-KEPT = 2  # whole checkpoints that stay
+KEPT = 2  # whole checkpoints to keep
 
-#: All that the metadata of ``torch.distributed.checkpoint`` are made of, beside torch's types of numbers.
+#: All classes in the metadata of ``torch.distributed.checkpoint``, beside torch's data types.
 _KNOWN = {
     "torch.distributed.checkpoint.metadata": {
         "ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta", "TensorProperties", "TensorStorageMetadata",
@@ -61,8 +61,8 @@ _KNOWN = {
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Where checkpoints go: into ``folder``, after every ``every`` batches and after the last. With ``resume``, the run
-    goes on from the newest there, if there is any; with ``unchecked`` also if it is of an earlier weft, without
+    """Saves to ``folder``, after every ``every`` batches and after the last. With ``resume``, the run continues from
+    the newest checkpoint there, if there is one; with ``unchecked`` also if it is of an earlier weft, without
     checksums."""
 
     folder: Path
@@ -71,11 +71,11 @@ class Checkpoints:
     unchecked: bool = False
 
     def restore(self, plan: Plan, session: Session, training: Training) -> int:
-        """Bring ``training`` to the newest checkpoint: how many batches it has behind it (0 without one). All ranks
-        must call it together.
+        """Load the newest checkpoint into ``training``; returns its number of batches (0 without one). All ranks must
+        call it together.
 
         Raises :class:`~weft.runtime.ranks.session.SessionError` if that checkpoint is damaged, of another plan, model
-        or optimizer, or not all ranks see it; and where there is one, but the run is not to go on from it.
+        or optimizer, or not visible to all ranks; and where there is one, but ``resume`` is not set.
         """
         here = newest(self.folder)
         if not self.resume:
@@ -107,15 +107,15 @@ class Checkpoints:
         return marker.step
 
     def _require_empty(self, session: Session, here: Path | None) -> None:
-        """Refuse to begin anew among the checkpoints of an earlier run: of what this one saves those of the highest
-        numbers would stay, which are the other's."""
+        """Refuse to start a new run among the checkpoints of an earlier one: when old checkpoints are removed, those of
+        the highest numbers stay, which are the earlier run's."""
         seen = session.everywhere(None if here is None else here.name, "looking for a checkpoint")
         if self.every and (name := next(filter(None, seen), None)) is not None:
             raise SessionError(f"{self.folder}: holds a checkpoint of an earlier run, {name}: go on from it with "
                                "--resume, or give another folder")
 
     def due(self, training: Training, step: int) -> bool:
-        """Whether ``training`` is to be saved after batch ``step``."""
+        """Whether ``training`` must be saved after batch ``step``."""
         done = step + 1
         return bool(self.every) and (not done % self.every or done == training.steps)
 
@@ -141,7 +141,7 @@ class Checkpoints:
 
 
 def _kind(training: Training) -> str:
-    """The optimizer of this rank, and the types of what it trains."""
+    """The optimizer of this rank, and the types of its parameters."""
     if training.optimizer is None:
         return "no optimizer"
     types = sorted({str(parameter.dtype).removeprefix("torch.") for parameter in parameters_of(training.optimizer)})
@@ -149,8 +149,8 @@ def _kind(training: Training) -> str:
 
 
 def _reason(error: CheckpointException | OSError, written: Path | None = None) -> str:
-    """What was wrong, on which process. (A ``CheckpointException`` is no ``Exception``, so other handlers do not catch
-    it.) What torch's writer raises where it could not write to ``written`` does not say why."""
+    """The fault and its process. (``CheckpointException`` is not a subclass of ``Exception``, so other handlers do not
+    catch it.) Where torch's writer could not write to ``written``, its error does not say why."""
     if isinstance(error, OSError):
         return error.strerror or type(error).__name__
     process, (first, _) = min(error.failures.items(), key=lambda item: item[0])
@@ -162,12 +162,12 @@ def _reason(error: CheckpointException | OSError, written: Path | None = None) -
     return f"{said} (process {process})"
 
 
-#: In each message of torch's writer of tensors.
+#: Part of every message of torch's writer of tensors.
 _OF_THE_WRITER = "inline_container"
 
 
 def _state(session: Session, training: Training) -> dict[str, Tensor]:
-    """This rank's part, as tensors by names that no other rank of its replica uses for something else."""
+    """This rank's part, as tensors by names that are unique among the ranks of its replica."""
     parts: dict[str, Any] = {
         "stages": {str(stage): module.state_dict() for stage, module in training.stages.items()},
         "optimizer": None if training.optimizer is None else training.optimizer.state_dict(),
@@ -184,7 +184,7 @@ def _state(session: Session, training: Training) -> dict[str, Tensor]:
 
 
 def _once(session: Session, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """``tensors`` by names that all replicas have in common where they hold the same, else by names of their own."""
+    """``tensors`` by common names where all replicas have the same values, else by names of this replica."""
     if session.replicas == 1:
         return dict(tensors)
     mine = {name: _hash(tensor) for name, tensor in tensors.items()}
@@ -226,7 +226,7 @@ def _load(path: Path, session: Session, training: Training) -> None:
 
 
 def _give(training: Training, session: Session, parts: dict[str, Any]) -> None:
-    """Bring ``training`` and the random number generators to the state ``parts``."""
+    """Set ``training`` and the random number generators to the state ``parts``."""
     for stage, module in training.stages.items():
         module.load_state_dict(parts["stages"][str(stage)])
     if training.optimizer is not None:
@@ -246,24 +246,24 @@ def _prefix(session: Session) -> str:
 
 
 def _own(session: Session) -> str:
-    """What the names begin with of what belongs to this replica only."""
+    """The name prefix of tensors that belong to this replica only."""
     return f"replica {session.replica}/"
 
 
 class SafeReader(FileSystemReader):
-    """Reads a checkpoint of tensors; of what is pickled there, only what such a checkpoint holds comes to life.
+    """Reads a checkpoint of tensors; unpickles only the classes that such a checkpoint contains.
 
     Raises :class:`DamagedCheckpoint` for anything else.
     """
 
     def read_metadata(self, *arguments: Any, **options: Any) -> Metadata:
-        """The metadata, which :class:`FileSystemReader` would unpickle whatever they are."""
+        """The metadata, which :class:`FileSystemReader` would unpickle without checks."""
         with open(Path(self.path) / ".metadata", "rb") as file:
             try:
                 found = _Unpickler(file).load()
             except DamagedCheckpoint:
                 raise
-            except Exception as error:  # what a stream of bytes can make of an unpickler
+            except Exception as error:  # anything that an unpickler may raise on such bytes
                 raise DamagedCheckpoint(damaged(f"{self.path}/.metadata: cannot be read: "
                                                  f"{type(error).__name__}: {error}")) from None
         if not isinstance(found, Metadata):

@@ -1,8 +1,8 @@
-"""The files of a checkpoint: how they are told to be whole.
+"""The files of a checkpoint, and how they are verified.
 
-A checkpoint's marker, ``complete.json``, holds the size and the SHA-256 of every other file, and the SHA-256 of what it
-says itself. A bit that flipped on a disk, a file that was cut off, taken from another rank or added is named before
-anything is taken from it. That says nothing of who wrote it.
+A checkpoint's marker, ``complete.json``, has the size and the SHA-256 of every other file, and the SHA-256 of its own
+content. A bit that flipped on a disk, a file that was cut off, taken from another rank or added is named before
+anything is read from it. That does not authenticate the writer.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from typing import Any, NamedTuple
 from weft.solver.io.entries import Entry, FormatError, read_json
 
 CHECKPOINT_FORMAT = "weft.checkpoint/3"
-#: Those before it: without checksums, and the first without replicas, which for one replica makes no difference.
+#: The earlier formats: without checksums, and the first without replicas, which for one replica makes no difference.
 UNCHECKED_FORMATS = ("weft.checkpoint/2", "weft.checkpoint/1")
 MARKER = "complete.json"
 
 
 class DamagedCheckpoint(ValueError):
-    """A checkpoint that is not what was written; the message names the file."""
+    """A checkpoint that differs from what was written; the message names the file."""
 
 
 class FileFacts(NamedTuple):
-    """What a file must be: bytes, and their SHA-256 (``None`` in checkpoints that have none)."""
+    """A file's required size in bytes, and SHA-256 (``None`` in checkpoints that have none)."""
 
     size: int
     sha256: str | None
 
 
 class Marker(NamedTuple):
-    """What the checkpoint in ``path`` says of itself: the digest of its plan, how many batches it has behind it, how
-    many replicas (``None``: not said), per rank the signatures of its stages, its files, and the SHA-256 of all that.
-    One of another format has no plan and no signatures; it may have the ``seed`` of random operators. ``optimizers``:
-    what each rank's state is of, by rank; ``dtype``: the types of the modules' parameters; ``phase``: where in a family
-    of plans the training was (``None``: not said)."""
+    """The marker of the checkpoint in ``path``: the digest of its plan, its number of batches and of replicas
+    (``None``: unrecorded), per rank the signatures of its stages, its files, and the SHA-256 of all that. One of
+    another format has no plan and no signatures; it may have the ``seed`` of random operators. ``optimizers``: the kind
+    of each rank's state, by rank; ``dtype``: the types of the modules' parameters; ``phase``: the position of the
+    training in a family of plans (``None``: unrecorded)."""
 
     path: Path
     plan: str
@@ -58,16 +58,16 @@ class Marker(NamedTuple):
 
 
 def newest(folder: Path) -> Path | None:
-    """The newest checkpoint of the last run that saved in ``folder``, whole or damaged: a folder gets its name when all
-    of it is there."""
+    """The newest checkpoint of the last run that saved in ``folder``, whole or damaged: a folder gets its name when it
+    is complete."""
     runs = [path for path in _runs(folder) if any(path.glob("step-*"))]
     return max((runs[-1] if runs else folder).glob("step-*"), default=None)
 
 
 def place_of_run(folder: Path, begun: Path | None) -> Path:
-    """Where a run saves that went on from the checkpoint ``begun`` (``None``: it began anew): ``folder``, unless that
-    has checkpoints which the run does not go on from. Then a folder of its own in it, ``run-002`` and so on, so that
-    neither run's checkpoints are taken for the other's."""
+    """The folder of a run that resumed from the checkpoint ``begun`` (``None``: a new run): ``folder``, unless that has
+    checkpoints that the run did not resume from. Then a subfolder of it, ``run-002`` and so on, so that the two runs'
+    checkpoints are not confused."""
     found = newest(folder)
     if found is None:
         return folder
@@ -83,7 +83,7 @@ def _runs(folder: Path) -> list[Path]:
 
 
 def outlived(folder: Path, keep: int, just: Path, format: str = CHECKPOINT_FORMAT) -> list[Path]:
-    """The whole checkpoints in ``folder`` that do not stay where ``keep`` do: ``just``, saved now, always does."""
+    """The whole checkpoints in ``folder`` to remove where ``keep`` stay: ``just``, the one saved now, always stays."""
     return [path for path in whole(folder, format) if path != just][max(0, keep - 1):]
 
 
@@ -103,7 +103,7 @@ def _is_whole(path: Path, format: str) -> bool:
 
 
 def share_of(names: Iterable[str], process: int, processes: int) -> list[str]:
-    """Which of ``names`` are for ``process`` to go through."""
+    """The share of ``names`` that ``process`` reads."""
     return sorted(names)[process::processes]
 
 
@@ -115,7 +115,7 @@ def checksums(folder: Path, process: int, processes: int) -> dict[str, FileFacts
 
 def write_marker(folder: Path, facts: Mapping[str, Any], files: Mapping[str, FileFacts],
                  format: str = CHECKPOINT_FORMAT) -> None:
-    """Mark what is in ``folder`` as complete, and sync it to the disk. Raises ``OSError``."""
+    """Mark the content of ``folder`` as complete, and sync it to the disk. Raises ``OSError``."""
     said = {"format": format, **facts,
             "files": {name: {"size": found.size, "sha256": found.sha256} for name, found in sorted(files.items())}}
     with open(folder / MARKER, "w", encoding="utf-8") as marker:
@@ -126,11 +126,11 @@ def write_marker(folder: Path, facts: Mapping[str, Any], files: Mapping[str, Fil
 
 def commit(partial: Path, target: Path, facts: Mapping[str, Any], files: Mapping[str, FileFacts],
            format: str = CHECKPOINT_FORMAT) -> None:
-    """Mark ``partial`` as complete, and give it the name ``target``, at once. Raises ``OSError``."""
+    """Mark ``partial`` as complete, and rename it to ``target``, atomically. Raises ``OSError``."""
     write_marker(partial, facts, files, format)
     _sync(partial)
     earlier = target.with_name(f".{target.name}.earlier.partial")
-    if target.exists():  # a run that was not resumed comes to a batch that an earlier one has saved
+    if target.exists():  # a run that was not resumed reaches a batch that an earlier one saved
         os.rename(target, earlier)
     os.rename(partial, target)
     _sync(target.parent)
@@ -146,7 +146,7 @@ def _sync(folder: Path) -> None:
 
 
 def _text(said: Mapping[str, Any]) -> str:
-    """The one text of a marker that says that."""
+    """The canonical text of the marker ``said``."""
     return json.dumps({**said, "sha256": _digest(said)}, indent=1)
 
 
@@ -163,8 +163,8 @@ def _facts(path: Path) -> FileFacts:
 
 
 def marker_of(path: Path, unchecked: bool = False, wanted: str = CHECKPOINT_FORMAT) -> Marker:
-    """What the checkpoint ``path`` of the format ``wanted`` says of itself, if that is what was written there;
-    ``unchecked``: also one without checksums. Raises :class:`DamagedCheckpoint`."""
+    """The marker of the checkpoint ``path`` in the format ``wanted``, verified; ``unchecked``: also one without
+    checksums. Raises :class:`DamagedCheckpoint`."""
     try:
         written, entry = (path / MARKER).read_bytes(), Entry(read_json(path / MARKER), str(path / MARKER))
         format = entry.text("format")
@@ -203,8 +203,8 @@ def marker_of(path: Path, unchecked: bool = False, wanted: str = CHECKPOINT_FORM
 
 
 def fault_of(path: Path, marker: Marker, names: Iterable[str], before: Callable[[str], None]) -> str | None:
-    """A sentence on the first file that is not as ``marker`` says; ``None`` if all are. Files are there, of their
-    sizes, and no others; those of ``names`` are read and compared too, ``before`` is called with each."""
+    """A sentence on the first file that differs from ``marker``; ``None`` if there is none. All files must exist, with
+    their sizes, and no others; those of ``names`` are read and compared too, with ``before`` called for each."""
     try:
         there = {file.name for file in path.iterdir()} - {MARKER}
         for name in sorted(there ^ set(marker.files)):
@@ -224,5 +224,5 @@ def fault_of(path: Path, marker: Marker, names: Iterable[str], before: Callable[
 
 
 def damaged(sentence: str) -> str:
-    """``sentence``, and what to do."""
+    """``sentence``, and its remedy."""
     return f"{sentence}; the checkpoint is damaged: delete its folder to go on from the one before it"

@@ -1,4 +1,4 @@
-"""What ranks do together about the folder of a checkpoint: see the same one, prove it whole, write the next."""
+"""The ranks' common work on the folder of a checkpoint: see the same one, verify it, write the next."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from weft.runtime.ranks.session import Session, SessionError
 
 def proven(session: Session, folder: Path, here: Path | None, unchecked: bool = False,
            wanted: str = CHECKPOINT_FORMAT) -> Marker | None:
-    """What the checkpoint ``here`` of ``folder``, which all ranks see, says of itself, proven whole; ``None`` without
-    one. Raises :class:`~weft.runtime.ranks.session.SessionError` otherwise."""
+    """The verified marker of the checkpoint ``here`` of ``folder``, which all ranks see; ``None`` without one. Raises
+    :class:`~weft.runtime.ranks.session.SessionError` otherwise."""
     if here is None:
         _require_one(session, folder, None)
         return None
@@ -49,7 +49,7 @@ def _require_one(session: Session, folder: Path, found: tuple[str, str] | None) 
 
 
 def _require_whole(path: Path, marker: Marker, session: Session) -> None:
-    """Refuse ``path`` where a file is not what was written; the ranks share the work of reading them."""
+    """Refuse ``path`` if a file differs from what was written; the ranks share the work of reading them."""
     mine = share_of(marker.files, session.process(session.rank), session.processes)
     fault = fault_of(path, marker, mine, lambda name: session.watch.doing(f"checking {path / name}"))
     for found in session.everywhere(fault, f"checking {path}"):
@@ -58,7 +58,7 @@ def _require_whole(path: Path, marker: Marker, session: Session) -> None:
 
 
 def begin_partial(target: Path, session: Session) -> Path:
-    """The folder in which ``target`` is written, made for all ranks; what an earlier one left is cleared away."""
+    """The folder in which ``target`` is written, made for all ranks; partial ones of earlier runs are removed."""
     partial = target.with_name(f".{target.name}.partial")
     if session.process(session.rank) == 0:
         try:
@@ -73,8 +73,8 @@ def begin_partial(target: Path, session: Session) -> Path:
 
 def complete(session: Session, partial: Path, target: Path, facts: Mapping[str, Any], keep: int | None,
              format: str = CHECKPOINT_FORMAT) -> None:
-    """All ranks have written their part of ``partial``: give it checksums, its marker with ``facts``, and its name; of
-    earlier ones enough go that ``keep`` stay (``None``: all). Raises ``OSError``."""
+    """All ranks have written their part of ``partial``: add checksums and the marker with ``facts``, and rename it;
+    remove earlier checkpoints until ``keep`` stay (``None``: all). Raises ``OSError``."""
     session.watch.doing(f"making checksums of {partial}")
     process = session.process(session.rank)
     parts = session.everywhere(checksums(partial, process, session.processes), f"saving {target}")

@@ -1,11 +1,11 @@
-"""Checkpoints in the model's own names, whatever the pipeline was cut into, and whatever it is cut into next.
+"""Checkpoints in the model's own names, independent of the pipeline's cut, past or future.
 
 Each is a folder ``step-000000012`` (after 12 batches), written under another name, proven by checksums, and renamed
-when it is whole, as those of :mod:`weft.runtime.checkpoint.checkpoint` are. Every rank writes two files of the
-safetensors form: its part of the model (``model-00001-of-00002.safetensors``: parameters, master weights in their
-place, and the buffers of the state dict; a tensor that several ranks hold is written by the first), and its part of the
-training (``training-...``: the optimizer's state by the parameters' names, the state of random numbers). With the index
-beside them (``model.safetensors.index.json``) the folder is one that anything reads which reads model hubs' folders.
+when it is complete, like those of :mod:`weft.runtime.checkpoint.checkpoint`. Every rank writes two files in the
+safetensors format: its part of the model (``model-00001-of-00002.safetensors``: parameters, or their master weights,
+and the buffers of the state dict; a tensor on several ranks is written by the first), and its part of the training
+(``training-...``: the optimizer's state by the parameters' names, the random number state). With the index beside them
+(``model.safetensors.index.json``), any reader of model hubs' folders reads the folder.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from weft.runtime.ranks.session import Session, SessionError
 
 MODEL_FORMAT = "weft.model-checkpoint/1"
 INDEX = "model.safetensors.index.json"
-NOTE = "weft"  # the text beside a rank's part of the training
+NOTE = "weft"  # the text of a rank's part of the training
 RANDOM, RANDOM_GPU = "random.cpu", "random.cuda"
 
 
 class Trained(NamedTuple):
-    """What trains a rank's part: the ``optimizer``, over parameters whose ``names`` are given by ``id``, and what else
-    goes on, by name."""
+    """The training state of a rank: the ``optimizer``, over parameters whose ``names`` are given by ``id``, and other
+    objects with state, by name."""
 
     optimizer: Optimizer | None
     names: Mapping[int, str]
@@ -45,12 +45,12 @@ class Trained(NamedTuple):
 
 def save(session: Session, folder: Path, step: int, model: Mapping[str, Tensor], trained: Trained,
          keep: int | None = None, about: Mapping[str, Any] = MappingProxyType({})) -> Path:
-    """Save ``model``, this rank's part of it by name, and what is ``trained``, as they are after batch ``step``; gives
-    the checkpoint's folder. The last ``keep`` checkpoints stay (``None``: all). The marker says ``about`` it: ``seed``,
-    which random operators draw from; ``dtype``, the types of the modules' parameters; ``phase``, where in a family of
-    plans the training is. All ranks must call it together, also those that have no part.
+    """Save ``model``, this rank's part of it by name, and ``trained``, as of batch ``step``; returns the checkpoint's
+    folder. The last ``keep`` checkpoints stay (``None``: all). The marker records ``about``: ``seed`` of random
+    operators; ``dtype``, the types of the modules' parameters; ``phase``, the position in a family of plans. All ranks
+    must call it together, also those that have no part.
 
-    Raises :class:`~weft.runtime.ranks.session.SessionError` where that cannot be written.
+    Raises :class:`~weft.runtime.ranks.session.SessionError` where the checkpoint cannot be written.
     """
     process, processes = session.process(session.rank), session.processes
     target = folder / f"step-{step:09d}"
@@ -58,7 +58,7 @@ def save(session: Session, folder: Path, step: int, model: Mapping[str, Tensor],
     session.watch.doing(f"saving {target}", range(session.processes))
     try:
         part = f"{session.rank + 1:05d}-of-{session.world:05d}.safetensors"
-        if not session.copy:  # the others have the same
+        if not session.copy:  # the other copies have the same
             write_tensors(partial / f"model-{part}", model)
         write_tensors(partial / f"training-{process + 1:05d}-of-{processes:05d}.safetensors",
                       *_training(session, trained))
@@ -89,7 +89,7 @@ def find(session: Session, folder: Path) -> Marker | None:
 
 
 def restore_parameters(found: Marker, parameters: Iterable[tuple[str, Tensor]]) -> None:
-    """Give ``parameters``, by name, the values that ``found`` has.
+    """Set ``parameters``, by name, to their values in ``found``.
 
     Raises :class:`~weft.runtime.ranks.session.SessionError` for a checkpoint of another model.
     """
@@ -105,7 +105,7 @@ def restore_parameters(found: Marker, parameters: Iterable[tuple[str, Tensor]]) 
 
 
 def restore_training(session: Session, found: Marker, trained: Trained) -> None:
-    """Bring what is ``trained`` to the state that it had, and random numbers, if there were as many ranks.
+    """Set ``trained`` to its saved state, and random numbers too, if the number of ranks is the same.
 
     Raises :class:`~weft.runtime.ranks.session.SessionError` where it does not fit.
     """
@@ -134,7 +134,7 @@ def restore_training(session: Session, found: Marker, trained: Trained) -> None:
 def _training(session: Session, trained: Trained) -> tuple[dict[str, Tensor], dict[str, str]]:
     state = OptimizerState("", {}, {}, {}) if trained.optimizer is None else state_of(trained.optimizer, trained.names)
     if session.copy and trained.optimizer is not None and not divides(trained.optimizer):
-        state = OptimizerState("", {}, {}, {})  # the first copy has the same
+        state = OptimizerState("", {}, {}, {})  # the first copy has the same state
     tensors = {_place(name, key): tensor for name, own in state.tensors.items() for key, tensor in own.items()}
     tensors[RANDOM] = torch.get_rng_state()
     if session.device.type == "cuda":
@@ -166,5 +166,5 @@ def _give(optimizer: Optimizer, names: Mapping[int, str], files: list[TensorFile
 
 
 def _place(name: str, key: str) -> str:
-    """How a tensor of a parameter's state is called in a file."""
+    """The name of a tensor of a parameter's state in a file."""
     return f"{name}/{key}"

@@ -12,8 +12,8 @@ from weft.runtime.checkpoint.weights import Weights, WeightsError
 
 
 class NamedTensor(NamedTuple):
-    """A parameter or buffer; ``names`` are in the model's order, and the first is the one it goes by. ``is_saved``: it
-    is part of the model's state dict."""
+    """A parameter or buffer; ``names`` are in the model's order, and the first is the main one. ``is_saved``: it is
+    part of the model's state dict."""
 
     names: tuple[str, ...]
     tensor: Tensor
@@ -21,7 +21,7 @@ class NamedTensor(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What it goes by."""
+        """Its main name."""
         return self.names[0]
 
 
@@ -44,7 +44,7 @@ def named_tensors(model: nn.Module, loss: nn.Module | None = None) -> list[Named
 
 def fitted(weights: Weights, wanted: Collection[NamedTensor], model: str, strict: bool = True,
            whole: bool = True) -> Mapping[str, str]:
-    """The name in ``weights`` of each of the ``wanted`` tensors of ``model``, by the name it goes by there.
+    """The name in ``weights`` of each of the ``wanted`` tensors of ``model``, by its main name in the model.
 
     Raises :class:`~weft.runtime.checkpoint.weights.WeightsError` for one of another shape, with ``whole`` for one that
     is missing and is saved with the model, and with ``strict`` for one that the model does not have.

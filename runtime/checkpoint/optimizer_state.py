@@ -1,5 +1,5 @@
-"""What an optimizer keeps, by the names of the parameters: so it can be given to an optimizer of another rank, which
-has other parameters in another order."""
+"""An optimizer's state by parameter name: so it can be loaded into an optimizer of another rank, which has other
+parameters in another order."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from weft.runtime.train.sharding import shared_as, whole_of
 
 __all__ = ["OptimizerState", "OptimizerStateError", "divides", "give", "own_part", "state_of"]
 
-#: What a group of parameters holds that is none of its options.
+#: The entries of a parameter group that are not options.
 NO_OPTIONS = ("params", "param_names")
 
 
 class OptimizerState(NamedTuple):
-    """``kind``: the optimizer's class. Of each parameter by name: ``tensors`` and ``numbers`` of its state, by their
-    keys, and ``options``, those of its group."""
+    """``kind``: the optimizer's class. By parameter name: ``tensors`` and ``numbers`` of its state, by their keys, and
+    ``options``, those of its group."""
 
     kind: str
     tensors: Mapping[str, Mapping[str, Tensor]]
@@ -29,8 +29,8 @@ class OptimizerState(NamedTuple):
 
 
 def own_part(optimizer: Optimizer) -> Optimizer:
-    """What updates this process's part of the parameters: ``optimizer``, or what torch's ``ZeroRedundancyOptimizer``,
-    which divides them among copies, has for it here."""
+    """The optimizer of this process's part of the parameters: ``optimizer``, or the local one of torch's
+    ``ZeroRedundancyOptimizer``, which divides them among copies."""
     found = getattr(optimizer, "optim", None)
     return found if divides(optimizer) and isinstance(found, Optimizer) else optimizer
 
@@ -43,7 +43,8 @@ def divides(optimizer: Optimizer) -> bool:
 def state_of(optimizer: Optimizer, names: Mapping[int, str]) -> OptimizerState:
     """The state of ``optimizer``, over parameters whose names are given by ``id``.
 
-    Raises :class:`OptimizerStateError` for a parameter without a name, and for what is no tensor, number or text.
+    Raises :class:`OptimizerStateError` for a parameter without a name, and for values other than tensors, numbers and
+    text.
     """
     tensors: dict[str, dict[str, Tensor]] = {}
     numbers: dict[str, dict[str, Any]] = {}
@@ -65,7 +66,7 @@ def state_of(optimizer: Optimizer, names: Mapping[int, str]) -> OptimizerState:
 
 def give(optimizer: Optimizer, names: Mapping[int, str], kind: str, numbers: Mapping[str, Mapping[str, Any]],
          options: Mapping[str, Mapping[str, Any]], tensors: Callable[[str], Mapping[str, Tensor]]) -> None:
-    """Bring ``optimizer`` to a state as :func:`state_of` has it; ``tensors`` are asked for parameter by parameter.
+    """Set ``optimizer`` to a state as :func:`state_of` returns it; ``tensors`` is called parameter by parameter.
 
     Raises :class:`OptimizerStateError` for a state of another kind, of other parameters or other groups.
     """
@@ -102,7 +103,7 @@ def give(optimizer: Optimizer, names: Mapping[int, str], kind: str, numbers: Map
 
 
 def _is_nothing(parameter: Tensor, names: Mapping[int, str]) -> bool:
-    """Whether it stands where a rank trains nothing."""
+    """Whether it is a placeholder on a rank that trains nothing."""
     return not parameter.numel() and id(parameter) not in names
 
 

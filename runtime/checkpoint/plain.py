@@ -1,11 +1,11 @@
-"""What optimizers, schedulers and loaders keep, as JSON has it: numbers, texts and containers of these, and back in the
-types that are there now. JSON knows no tuple, and no key that is a number.
+"""The states of optimizers, schedulers and loaders as JSON: numbers, texts and containers of these, and back in the
+types of the current state. JSON has no tuples, and no keys that are numbers.
 
-What else a training has that goes on: schedulers of the learning rate, scalers, loaders with a place.
+Further objects with state in a training: schedulers of the learning rate, scalers, loaders with a position.
 
-Anything with ``state_dict`` and ``load_state_dict``, by a name of the user's. States are written as JSON, so they are
+Any object with ``state_dict`` and ``load_state_dict``, by a name of the user's. States are written as JSON, so they are
 numbers, texts and containers of these; a tensor of one number is a number. Whether a container was a tuple, or a key a
-number, is known from the state that the object has when it is given one.
+number, follows from the object's state at loading.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-PAIRS = "weft pairs"  # the key beside which a mapping stands whose keys are no texts
+PAIRS = "weft pairs"  # the key of the items of a mapping whose keys are not texts
 
 
 class OptimizerStateError(ValueError):
@@ -24,7 +24,7 @@ class OptimizerStateError(ValueError):
 
 
 def plain(value: Any, where: str) -> Any:
-    """``value``, called ``where``, as JSON has it; a tensor of one number is a number.
+    """``value``, called ``where``, as JSON; a tensor of one number is a number.
 
     Raises :class:`OptimizerStateError` for anything else.
     """
@@ -42,7 +42,7 @@ def plain(value: Any, where: str) -> Any:
 
 
 def like(value: Any, now: Any) -> Any:
-    """``value``, of JSON, in the types of what is there ``now``."""
+    """``value``, of JSON, in the types of ``now``."""
     if isinstance(now, Tensor) and isinstance(value, int | float):
         return torch.full_like(now, value)
     if isinstance(value, dict):
@@ -64,10 +64,10 @@ Extra = Mapping[str, Any]
 
 
 def extra_of(extra: Extra) -> dict[str, Any]:
-    """The states of ``extra``, as JSON has them.
+    """The states of ``extra``, as JSON.
 
     Raises :class:`~weft.runtime.checkpoint.plain.OptimizerStateError` for an object without a state, and for
-    a state that holds other things.
+    a state with other values.
     """
     for name, each in extra.items():
         if not (callable(getattr(each, "state_dict", None)) and callable(getattr(each, "load_state_dict", None))):
@@ -77,8 +77,8 @@ def extra_of(extra: Extra) -> dict[str, Any]:
 
 
 def give_extra(extra: Extra, states: Mapping[str, Any]) -> None:
-    """Bring ``extra`` to these states. Raises :class:`~weft.runtime.checkpoint.plain.OptimizerStateError` for
-    one that was not saved, or that does not take its state."""
+    """Set ``extra`` to these states. Raises :class:`~weft.runtime.checkpoint.plain.OptimizerStateError` for an object
+    that was not saved, or that rejects its state."""
     for name, each in extra.items():
         if name not in states:
             raise OptimizerStateError(f"nothing was saved as {name!r} (there is {', '.join(states) or 'nothing'}): "

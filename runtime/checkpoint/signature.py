@@ -1,4 +1,4 @@
-"""What a plan's stages are, as short hashes, so that a plan is not run with another model."""
+"""Short hashes of a plan's stages, so that a plan is not run with another model."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class SignatureError(ValueError):
-    """Stages that are not those the plan was made for."""
+    """Stages other than those the plan was made for."""
 
 
 def signatures(training: Training) -> Mapping[str, str]:
-    """Per stage of ``training``, a hash of its parameters' and buffers' names, shapes and types, and of what crosses
-    its boundaries. Values do not count: a plan may train a model of any age."""
+    """Per stage of ``training``, a hash of its parameters' and buffers' names, shapes and types, and of its boundaries.
+    Values do not count: a plan may train a model in any state."""
     found = {}
     for stage, module in training.stages.items():
         tensors = [*module.named_parameters(), *module.named_buffers()]
@@ -39,11 +39,11 @@ def signatures(training: Training) -> Mapping[str, str]:
 def signed(plan: Plan, factory: Callable[[Plan, int], Training], allowed: Allowed | None = None,
            tell: Callable[[str], None] = lambda sentence: None) -> Plan:
     """``plan`` with the signatures of the stages that ``factory(plan, rank)`` makes for its ranks, and with a REDUCE
-    for each set of stages that hold parameters together.
+    for each set of stages that share parameters.
 
     Raises :class:`SignatureError` for a factory that needs a session: its stages cannot be made before the launch; for
-    ties that name what is not there; and for stages that are not those that the plan was made for, unless that is
-    ``allowed``, and then it is what ``tell`` is called with.
+    ties that name missing parameters; and for stages that differ from the plan's, unless that is ``allowed``, and then
+    ``tell`` is called with the difference.
     """
     if takes_session(factory):
         raise SignatureError("stages whose function takes a session can only be made when the plan runs, so a plan "
@@ -67,7 +67,7 @@ def signed(plan: Plan, factory: Callable[[Plan, int], Training], allowed: Allowe
 
 
 def require_signature(plan: Plan, training: Training) -> None:
-    """Raise :class:`SignatureError` if ``plan`` has another signature for a stage of ``training`` than it has."""
+    """Raise :class:`SignatureError` if ``plan`` has another signature for a stage of ``training``."""
     for stage, signature in signatures(training).items():
         wanted = plan.signatures.get(stage, signature)
         if signature != wanted:

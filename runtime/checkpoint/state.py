@@ -1,7 +1,7 @@
-"""The state of a rank as tensors by name: what a checkpoint holds of dicts, lists, numbers and texts is one of them.
+"""The state of a rank as tensors by name: dicts, lists, numbers and texts of a checkpoint are one of them.
 
-What is no tensor is pickled, and read again by torch's unpickler for weights, which calls nothing but what such plain
-values need. A state that it would not read is refused when it is to be saved.
+Values other than tensors are pickled, and read back by torch's unpickler for weights, which calls only what such plain
+values need. A state that it would not read is refused on saving.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 
 
 class NotPlain(ValueError):
-    """A state of which reading would call something; the message names that."""
+    """A state whose reading would call a function; the message names it."""
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,14 @@ class _Name:
     name: str
 
 
-#: How it is called in pickles, also in those of earlier versions.
+#: Its names in pickles, including those of earlier versions.
 _KNOWN: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
     _Name, (_Name, "runtime.checkpoint._Name"), (_Name, "runtime.checkpoint_state._Name")]
 
 
 def flat(value: Any, name: str) -> dict[str, Tensor]:
-    """``value`` (dicts, lists, tuples and what they hold) as tensors whose names begin with ``name``, the rest of it
-    among them. Raises :class:`NotPlain`."""
+    """``value`` (dicts, lists, tuples and their items) as tensors whose names begin with ``name``, with all other
+    values in one of them. Raises :class:`NotPlain`."""
     tensors: dict[str, Tensor] = {}
     rest = io.BytesIO()
     try:
@@ -48,7 +48,8 @@ def flat(value: Any, name: str) -> dict[str, Tensor]:
 
 
 def nested(tensors: Mapping[str, Tensor], name: str) -> Any:
-    """What :func:`flat` made ``tensors`` of. Raises :class:`NotPlain`, and ``KeyError`` where one is missing."""
+    """The value that :func:`flat` turned into ``tensors``. Raises :class:`NotPlain`, and ``KeyError`` if one is
+    missing."""
     return _with_tensors(_unpickled(tensors[f"{name}/rest"].numpy().tobytes()), tensors)
 
 
@@ -75,8 +76,7 @@ def _with_tensors(value: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 
 def _unpickled(data: bytes) -> Any:
-    """What ``torch.save`` made ``data`` of, if that is plain: nothing in it is called. Raises
-    :class:`NotPlain`."""
+    """The value that ``torch.save`` turned into ``data``, if plain: none of it is called. Raises :class:`NotPlain`."""
     try:
         with torch.serialization.safe_globals(_KNOWN):
             return torch.load(io.BytesIO(data), weights_only=True)
@@ -85,6 +85,6 @@ def _unpickled(data: bytes) -> Any:
 
 
 def _unknown(error: pickle.UnpicklingError) -> str:
-    """The type that was refused, out of torch's many lines about it."""
+    """The refused type, from torch's long message about it."""
     found = re.search(r"(?:GLOBAL|global|class) ([\w.]+)", str(error))
     return str(error).splitlines()[0] if found is None else found[1]

@@ -1,11 +1,11 @@
-"""Where a model's weights come from: a state dict in memory, a file of torch, files of the safetensors form, or a
-folder of either. Whatever it is, names are known at once, and tensors are read one by one, when they are asked for.
+"""Sources of a model's weights: a state dict in memory, a file of torch, safetensors files, or a folder of either. For
+all of them, names are known at once, and tensors are read one by one, on request.
 
-Tensors by name in a file of the safetensors form: eight bytes that say how long a header of JSON is, the header, and
-behind it the numbers of one tensor after another.
+A safetensors file has tensors by name: eight bytes with the length of a JSON header, the header, and then the numbers
+of one tensor after another.
 
-The form is that of the files that model hubs hold, and any reader of it reads what is written here. Nothing in it can
-be code, and one tensor is read without the others: so weights come from such files, and checkpoints go into them.
+Model hubs' files have this format, and any reader of it reads the files written here. Nothing in it can be code, and a
+tensor is read without the others: so weights come from such files, and checkpoints are written to them.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from torch import Tensor
 
 from weft.runtime.checkpoint.files import newest
 
-#: What may be given as a state: the tensors by name, or where they are.
+#: A state as an argument: the tensors by name, or a path to them.
 State = Mapping[str, Any] | str | os.PathLike[str]
 SAFE, TORCH = (".safetensors",), (".pt", ".pth", ".bin", ".ckpt")
 
 
 class Weights(Protocol):
-    """Tensors by name. ``where`` says in a sentence what they are of."""
+    """Tensors by name. ``where`` describes their source in an error message."""
 
     where: str
     tensors: Mapping[str, TensorLooks]
 
     def read(self, name: str) -> Tensor:
-        """The tensor of that name; not to be written to. Raises :class:`WeightsError`."""
+        """The tensor of that name; read-only. Raises :class:`WeightsError`."""
 
 
 def weights_of(state: State) -> Weights:
-    """The tensors of ``state``: a mapping; a ``.pt`` file with one (mapped into memory, so that only what is used is
+    """The tensors of ``state``: a mapping; a ``.pt`` file with one (memory-mapped, so that only the tensors used are
     read); a ``.safetensors`` file; or a folder with either, in one file or in shards, with or without an index. A
     folder of checkpoints means its newest.
 
@@ -108,7 +108,7 @@ class _InFolder:
 
 
 def _index(folder: Path) -> dict[str, str] | None:
-    """The file of each tensor, where the folder says."""
+    """The file of each tensor, if the folder has an index."""
     for pattern in ("*.safetensors.index.json", "*.bin.index.json"):
         for path in sorted(folder.glob(pattern)):
             try:
@@ -130,19 +130,19 @@ def _shards(folder: Path) -> list[Path]:
     raise WeightsError(f"{folder}: has no file of weights: none ends in {', '.join((*SAFE, *TORCH))}")
 
 
-#: How types of numbers are called in the header.
+#: The names of data types in the header.
 TYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
     "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "C64": torch.complex64, "C128": torch.complex128,
     "U16": torch.uint16, "U32": torch.uint32, "U64": torch.uint64}
 CODES = {dtype: code for code, dtype in TYPES.items()}
-LONGEST = 100 * 2**20  # bytes of a header; more is no header
+LONGEST = 100 * 2**20  # bytes of a header; a longer one is not a header
 NOTES = "__metadata__"
 
 
 class WeightsError(ValueError):
-    """Weights that cannot be had, or written; the message says which and from where."""
+    """Weights that cannot be read or written; the message says which and from where."""
 
 
 class TensorLooks(NamedTuple):
@@ -153,9 +153,9 @@ class TensorLooks(NamedTuple):
 
 
 class TensorFile:
-    """The tensors in ``path``. ``notes``: texts by name that stand beside them.
+    """The tensors in ``path``. ``notes``: the texts beside them, by name.
 
-    Raises :class:`WeightsError` for a file that cannot be read, or is no such file.
+    Raises :class:`WeightsError` for a file that cannot be read, or is not a safetensors file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -181,7 +181,8 @@ class TensorFile:
         self._places = {name: 8 + size + begin for name, (_, begin) in entries.items()}
 
     def read(self, name: str) -> Tensor:
-        """The tensor of that name, in memory of its own. Raises :class:`WeightsError` if the file has been cut."""
+        """The tensor of that name, in newly allocated memory. Raises :class:`WeightsError` if the file has been cut
+        off."""
         looks = self.tensors[name]
         found = torch.empty(looks.shape, dtype=looks.dtype)
         if found.numel():
@@ -212,7 +213,7 @@ class TensorFile:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, str] | None = None) -> None:
     """Write ``tensors`` and ``notes`` to ``path``, and sync it to the disk. Raises ``OSError``, and
-    :class:`WeightsError` for a type of numbers that has no name in such files."""
+    :class:`WeightsError` for a data type that the format does not have."""
     header: dict[str, Any] = {NOTES: dict(notes)} if notes else {}
     end = 0
     for name, tensor in tensors.items():
@@ -221,7 +222,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str,
         begin, end = end, end + tensor.numel() * tensor.element_size()
         header[name] = {"dtype": CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # tensors begin where any of their numbers may
+    text += b" " * (-len(text) % 8)  # tensors begin aligned for any data type
     with open(path, "wb") as file:
         file.write(len(text).to_bytes(8, "little"))
         file.write(text)
@@ -234,5 +235,5 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str,
 
 
 def _bytes(tensor: Tensor) -> memoryview:
-    """The memory of ``tensor``, which lies in one piece."""
+    """The memory of ``tensor``, which is contiguous."""
     return memoryview(tensor.reshape(-1).view(torch.uint8).numpy().data)

@@ -1,14 +1,14 @@
 """A module's parameters in flat buckets that are cut equally over the ranks.
 
-A bucket holds parameters of one type, device and group of options one after another, and is filled up with zeros to a
-multiple of the number of ranks: rank i has its i-th slice. The parameters' own data are views of it, so what gathers
-the slices writes the parameters. Gradients lie alike, but for one element behind each slice: how many of the bucket's
+A bucket has parameters of one type, device and group of options one after another, padded with zeros to a multiple of
+the number of ranks: rank i has its i-th slice. The parameters' own data are views of it, so gathering the slices writes
+the parameters. Gradients have the same layout, with one more element behind each slice: how many of the bucket's
 parameters had no gradient on the rank, which the sum of gradients sums along.
 
-A rank's slice of a bucket: its states, and what a rule does with its elements of weights and gradients.
+A rank's slice of a bucket: its states, and the update of its elements of weights and gradients by a rule.
 
-Parameters that no rank has a gradient of in a step keep their weights and states, as they do with torch's optimizers:
-so the slice is updated in runs of neighbours that have one, and have been updated equally often.
+Parameters without a gradient on any rank in a step keep their weights and states, as with torch's optimizers: so the
+slice is updated in runs of neighbours that have one, and have been updated equally often.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from weft.runtime.communication.rules import RULES, STATES, direction, moments, 
 
 
 class Member(NamedTuple):
-    """A parameter of a bucket, by the model's name of it; ``begin`` is its first element's place there."""
+    """A parameter of a bucket, by its name in the model; ``begin`` is the offset of its first element there."""
 
     name: str
     parameter: nn.Parameter
@@ -33,13 +33,13 @@ class Member(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The place after its last element."""
+        """The offset after its last element."""
         return self.begin + self.parameter.numel()
 
 
 class MemberPart(NamedTuple):
-    """The part of a member that lies in a slice: elements ``begin`` to before ``end`` of the slice; its first is
-    element ``offset`` of the parameter, as a row. ``member``: its number in the bucket."""
+    """The part of a member in a slice: elements ``begin`` to before ``end`` of the slice; its first is element
+    ``offset`` of the flattened parameter. ``member``: its number in the bucket."""
 
     member: int
     begin: int
@@ -48,8 +48,8 @@ class MemberPart(NamedTuple):
 
 
 class Summing(NamedTuple):
-    """The sum of a bucket's gradients under way: ``mine`` is where this rank's slice comes, and behind it how many
-    gradients were missing; ``came``: which of them this rank had."""
+    """The sum of a bucket's gradients under way: ``mine`` receives this rank's slice, and behind it the number of
+    missing gradients; ``came``: which of them this rank had."""
 
     pending: Pending
     mine: Tensor
@@ -83,7 +83,7 @@ class Bucket:
         self.gathering: Pending | None = None  # the parameters under way
 
     def segments_of(self, rank: int) -> Iterator[MemberPart]:
-        """What lies in the slice of ``rank``, in order."""
+        """The members' parts in the slice of ``rank``, in order."""
         low, high = rank * self.width, (rank + 1) * self.width
         for number, member in enumerate(self.members):
             begin, end = max(low, member.begin), min(high, member.end)
@@ -91,7 +91,7 @@ class Bucket:
                 yield MemberPart(number, begin - low, end - low, begin - member.begin)
 
     def take(self, number: int, gradient: Tensor) -> None:
-        """Put the gradient of a member where it lies. Raises ``ValueError`` for a sparse one."""
+        """Copy the gradient of a member to its place. Raises ``ValueError`` for a sparse one."""
         if gradient.layout != torch.strided:
             raise ValueError(f"the gradient of {self.members[number].name!r} is sparse, and slices are dense: make the "
                              "module with sparse=False")
@@ -110,24 +110,24 @@ class Bucket:
         return all(self.came)
 
     def closed(self) -> Tensor:
-        """The gradients to sum, with the number of those that are missing behind each slice; they are handed over."""
+        """The gradients to sum, with the number of missing ones behind each slice; the bucket gives them up."""
         flat = self.flat.new_zeros(self.ranks, self.width + 1) if self.gradient is None else self.gradient
         flat[:, -1] = float(self.came.count(False))
         self.gradient = None
         return flat
 
     def forget(self) -> None:
-        """Have no gradients, as before a backward."""
+        """Drop all gradients, as before a backward."""
         self.gradient, self.summing, self.came = None, None, [False] * len(self.members)
 
     def wait(self) -> None:
-        """Go on when the parameters are there."""
+        """Wait until the parameters have been gathered."""
         if self.gathering is not None:
             self.gathering.wait()
             self.gathering = None
 
     def require_in_place(self) -> None:
-        """Raise ``ValueError`` where a parameter's data lie elsewhere now."""
+        """Raise ``ValueError`` if a parameter's data have been moved."""
         for member in self.members:
             if member.begin < member.end and member.parameter.data_ptr() != self.flat[member.begin:].data_ptr():
                 raise ValueError(f"the data of the parameter {member.name!r} have been replaced since the optimizer "
@@ -135,8 +135,8 @@ class Bucket:
 
 
 def buckets_of(named: Sequence[tuple[str, nn.Parameter, int]], ranks: int, rank: int, most: int) -> list[Bucket]:
-    """Buckets of at most ``most`` bytes (a larger parameter has one of its own), in the order of ``named``: names,
-    parameters that are no other's views, and the number of each one's group of options."""
+    """Buckets of at most ``most`` bytes (a larger parameter has its own), in the order of ``named``: names, parameters
+    that are not views of others, and the number of each one's group of options."""
     buckets: list[Bucket] = []
     lists: dict[tuple[torch.dtype, torch.device, int], list[Member]] = {}
 
@@ -158,7 +158,7 @@ def buckets_of(named: Sequence[tuple[str, nn.Parameter, int]], ranks: int, rank:
 
 
 class _UpdatedTogether(NamedTuple):
-    """Elements of a slice that are updated together, and where they go."""
+    """Elements of a slice that are updated together, and their direction."""
 
     begin: int
     end: int
@@ -168,8 +168,8 @@ class _UpdatedTogether(NamedTuple):
 class BucketSlice:
     """The states of ``bucket``'s slice on this rank, under ``rule``.
 
-    A step is :meth:`advance`, and for rules by norms :meth:`squares` and :meth:`apply`. ``steps``: how often each
-    member has been updated.
+    A step is :meth:`advance`, and for rules by norms :meth:`squares` and :meth:`apply`. ``steps``: the number of
+    updates of each member.
     """
 
     def __init__(self, bucket: Bucket, rule: str) -> None:
@@ -185,8 +185,8 @@ class BucketSlice:
         return RULES[self.rule].by_norms
 
     def advance(self, gradient: Tensor, present: Sequence[bool], options: Mapping[str, Any]) -> None:
-        """Let the mean ``gradient`` of the slice into the states of the members that are ``present``; their weights
-        move, too, but for a rule by norms."""
+        """Update the states of the members that are ``present`` with the mean ``gradient`` of the slice; their weights
+        too, except for a rule by norms."""
         self._present = present
         self.steps = [step + there for step, there in zip(self.steps, present, strict=True)]
         self._runs = []
@@ -204,7 +204,7 @@ class BucketSlice:
 
     def squares(self) -> Tensor:
         """For each member, the sum of squares of its weights here, and in the second row of its directions."""
-        wide = torch.promote_types(self.bucket.flat.dtype, torch.float32)  # squares of halves overflow, and are rounded
+        wide = torch.promote_types(self.bucket.flat.dtype, torch.float32)  # half precision overflows
         found = self.bucket.flat.new_zeros(2, len(self.bucket.members), dtype=wide)
         for run in self._runs:
             for member, begin, end in self._members(run):
@@ -213,7 +213,7 @@ class BucketSlice:
         return found
 
     def apply(self, options: Mapping[str, Any], squares: Tensor) -> None:
-        """Move the weights by a rule by norms; ``squares`` are those of all ranks together."""
+        """Move the weights by a rule by norms; ``squares`` are the sums over all ranks."""
         ratios = trust_ratios(squares)
         for run in self._runs:
             for member, begin, end in self._members(run):
@@ -222,7 +222,7 @@ class BucketSlice:
         self._runs = []
 
     def load(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take the slice of whole states, by the names of parameters."""
+        """Load the slice of whole states, by parameter name."""
         names = [member.name for member in self.bucket.members]
         self.steps = [int(saved[name]["step"]) for name in names]
         for segment in self.bucket.segments:
@@ -237,7 +237,7 @@ class BucketSlice:
                 yield segment.member, segment.begin, segment.end
 
     def _neighbours(self) -> Iterator[tuple[int, int, int]]:
-        """First and last place of each run, and how often its members have been updated, now included."""
+        """Begin and end of each run, and the number of updates of its members, this one included."""
         open_run: tuple[int, int, int] | None = None
         for segment in self.bucket.segments:
             step = self.steps[segment.member]

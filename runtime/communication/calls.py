@@ -17,7 +17,7 @@ from weft.runtime.communication import collectives
 from weft.runtime.communication.chunking import in_pieces, slice_of, take, whole_places
 from weft.runtime.communication.instructions import LaneProgram, StageCall
 
-#: Runs ``begin`` of a collective, and comes back when its result is there.
+#: Runs ``begin`` of a collective, and returns when its result is available.
 Issue: TypeAlias = Callable[[str, Callable[[], dist.Work | None]], None]
 
 
@@ -29,8 +29,8 @@ def computes_alone(call: StageCall) -> bool:
 class Calls:
     """Runs calls of ``program`` on its rank of ``group``; ``world``: all ranks, of pipeline groups too.
 
-    ``dtypes`` has the type of elements of so many bytes. ``issue`` waits for collectives where the calls run: on a
-    network lane's own thread, or beside one.
+    ``dtypes`` has the data type by bytes per element. ``issue`` waits for collectives where the calls run: on a network
+    lane's own thread, or beside one.
     """
 
     def __init__(self, program: LaneProgram, group: dist.ProcessGroup, world: dist.ProcessGroup, device: torch.device,
@@ -39,7 +39,7 @@ class Calls:
         self.group, self.world, self.device, self.dtypes, self.issue = group, world, device, dtypes, issue
 
     def run(self, call: StageCall, inputs: Sequence[Tensor], into: Tensor | None = None) -> Tensor | None:
-        """The output of ``call``; ``into``: contiguous memory where a collective may leave it. ``None`` for a send to
+        """The output of ``call``; ``into``: contiguous memory that a collective may write it to. ``None`` for a send to
         another rank."""
         if call.kind in KERNELS:
             return KERNELS[call.kind](call, inputs)
@@ -90,7 +90,7 @@ class Calls:
         self.issue(call.stage, lambda: collectives.all_gather(every.view(-1), mine.view(-1), self.group))
         axis = call.axis or 0
         found = every.movedim(0, axis).flatten(axis, axis + 1)
-        # Others of a fused stage read it in its shape; a chunk of a row stays one.
+        # Other calls of a fused stage read it in its shape; a chunk of flattened elements stays flat.
         return found if call.chunk is not None else found.reshape(self.values[call.outputs[0]].shape)
 
     def _reduce(self, call: StageCall, tensor: Tensor, into: Tensor | None) -> Tensor:
@@ -124,7 +124,7 @@ class Calls:
 
 
 def _copied(tensor: Tensor, into: Tensor | None) -> Tensor:
-    """A contiguous tensor of the same numbers, in ``into`` where that fits."""
+    """A contiguous copy, in ``into`` if that fits."""
     if into is not None and into.numel() == tensor.numel():
         return into.copy_(tensor.reshape(into.shape))
     return tensor.clone(memory_format=torch.contiguous_format)
@@ -135,10 +135,10 @@ Kernel: TypeAlias = Callable[[StageCall, Sequence[Tensor]], Tensor]
 
 
 def dropped(places: Tensor, rate: float, seed: int) -> Tensor:
-    """Of elements by their place in the whole tensor: 0 with probability ``rate``, else 1 / (1 - ``rate``).
+    """By the elements' places in the whole tensor: 0 with probability ``rate``, else 1 / (1 - ``rate``).
 
     Places are hashed by the finalizer of SplitMix64 (Steele et al., OOPSLA 2014), in numbers modulo 2**64, so that
-    every rank knows what is dropped of any slice.
+    every rank knows the dropped elements of any slice.
     """
     bits = places.to(torch.int64) + _wrapped((seed + 1) * 0x9E3779B97F4A7C15)
     bits = (bits ^ _shifted(bits, 30)) * _wrapped(0xBF58476D1CE4E5B9)
@@ -149,18 +149,18 @@ def dropped(places: Tensor, rate: float, seed: int) -> Tensor:
 
 
 def _wrapped(number: int) -> int:
-    """As a signed number of 64 bits."""
+    """As a signed 64-bit number."""
     return (number + 2**63) % 2**64 - 2**63
 
 
 def _shifted(bits: Tensor, by: int) -> Tensor:
-    """To the right, with zeros from the left."""
+    """A logical shift to the right."""
     return torch.bitwise_and(bits >> by, 2 ** (64 - by) - 1)
 
 
 def _pointwise(call: StageCall, inputs: Sequence[Tensor]) -> Tensor:
     assert call.function is not None
-    widest = _widest(inputs)  # torch would not have a single number widen a tensor
+    widest = _widest(inputs)  # torch would not let a tensor of one number widen another
     found = call.function(torch, *(tensor.to(widest) for tensor in inputs), **call.attributes)
     assert isinstance(found, Tensor)
     return found.to(widest)
@@ -176,6 +176,6 @@ def _matmul(call: StageCall, inputs: Sequence[Tensor]) -> Tensor:
     return left.to(both) @ right.to(both)
 
 
-#: By kind; what needs to know the ranks stands apart.
+#: Kernels by kind; kinds that depend on the ranks are methods of :class:`Calls`.
 KERNELS: Mapping[str, Kernel] = {
     "pointwise": _pointwise, "matmul": _matmul, "update": lambda call, inputs: inputs[1]}

@@ -1,12 +1,12 @@
-"""Collectives beside computation: started in one order on all ranks, waited for just before somebody reads the result.
+"""Collectives beside computation: started in one order on all ranks, waited for just before the result is read.
 
-On a CPU a channel is a thread with a queue: it takes the collectives one after another, as a network lane does, while
-the caller computes. On CUDA it is a stream: a collective waits for what has been started on the caller's stream before
-it, and the reader's stream waits for the collective. The tests run the CPU's half; CUDA's has not been run on a GPU.
+On a CPU a channel is a thread with a queue: it runs the collectives one after another, like a network lane, while the
+caller computes. On CUDA it is a stream: a collective waits for the earlier work on the caller's stream, and the
+reader's stream waits for the collective. The tests run the CPU's half; CUDA's has not been run on a GPU.
 
-A channel has a process group of its own, so that collectives of the caller never come between its own. A rank that
-fails says why in the store that the ranks met in; those that wait for it look there, and end with its sentence. One
-that dies without a word is noticed by the connection, or after ``timeout``.
+A channel has its own process group, so that collectives of the caller never come between its own. A rank that fails
+publishes the reason in the rendezvous store; ranks that wait for it poll that, and end with its sentence. A rank that
+dies silently is detected by the connection, or after ``timeout``.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from weft.runtime.communication.others import Others, RankError, Told
 from weft.runtime.ranks.stopwatch import sleep_until
 
 _NOTHING = "not there"
-PATIENCE = 2.0  # seconds for a collective that is under way when its channel is closed
-LOOK = 0.2  # seconds between two looks at whether another rank has failed
+PATIENCE = 2.0  # seconds for a collective under way when its channel is closed
+LOOK = 0.2  # seconds between two checks whether another rank has failed
 
 
 class _ThreadState:
-    """What the thread of a channel knows: its queue, and whether a collective has failed."""
+    """The state of a channel's thread: its queue, and whether a collective has failed."""
 
     def __init__(self) -> None:
         self.queue: SimpleQueue[Pending | None] = SimpleQueue()
         self.failed: BaseException | None = None
 
     def serve(self) -> None:
-        """Run what is started, until the channel is closed."""
+        """Run started collectives, until the channel is closed."""
         while (pending := self.queue.get()) is not None:
             pending.run(self)
 
 
 class Pending:
-    """A collective that has been started; :meth:`wait` before its result is read."""
+    """A started collective; call :meth:`wait` before reading its result."""
 
     def __init__(self, channel: Channel, name: str, begin: Callable[[], dist.Work | None], seconds: float) -> None:
         self._channel, self._name, self._begin, self._seconds = channel, name, begin, seconds
@@ -55,7 +55,7 @@ class Pending:
         self._event: torch.cuda.Event | None = None
 
     def run(self, lane: _ThreadState) -> None:
-        """On the channel's thread: from the start to the end."""
+        """On the channel's thread: from start to end."""
         try:
             if lane.failed is not None:
                 raise lane.failed
@@ -70,11 +70,11 @@ class Pending:
                 self._channel.others.told.write(str(self._channel.others.error(self._name, error)))
             lane.failed = self._error = error
         finally:
-            del self._begin  # and the tensors that it holds
+            del self._begin  # and its tensors
             self._done.set()
 
     def run_on(self, stream: torch.cuda.Stream, tensors: Sequence[Tensor]) -> None:
-        """On the channel's stream: behind what the caller's stream has now."""
+        """On the channel's stream: behind the current work of the caller's stream."""
         stream.wait_stream(torch.cuda.current_stream())
         with torch.no_grad(), torch.cuda.stream(stream):
             work = self._begin()
@@ -87,11 +87,11 @@ class Pending:
 
     @property
     def is_done(self) -> bool:
-        """Whether waiting takes no time (on CUDA: whether the GPU has got there)."""
+        """Whether waiting takes no time (on CUDA: whether the GPU has finished it)."""
         return self._done.is_set() if self._event is None else bool(self._event.query())  # type: ignore[no-untyped-call]
 
     def wait(self) -> None:
-        """Go on when the result is there. Raises :class:`RankError` where it never will be."""
+        """Return when the result is available. Raises :class:`RankError` if it never will be."""
         if self._event is not None:
             torch.cuda.current_stream().wait_event(self._event)
             return
@@ -104,12 +104,12 @@ class Pending:
 
 
 class Channel:
-    """The collectives of the ranks of ``group`` (by default of all). To be made by all of them together.
+    """The collectives of the ranks of ``group`` (by default of all). All of them must make it together.
 
-    ``timeout``: seconds that a collective waits for the other ranks. ``only`` some of the ranks of the group make it,
-    by their numbers there. ``told``: where several channels of one program tell of failures.
+    ``timeout``: seconds that a collective waits for the other ranks. ``only``: the ranks of the group that make it, by
+    their numbers there. ``told``: the common failure record of several channels of one program.
 
-    Raises ``ValueError`` where no process group has been initialised, or this rank is not of the group.
+    Raises ``ValueError`` where no process group has been initialised, or this rank is not in the group.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None, device: torch.device | str = "cpu",
@@ -135,10 +135,10 @@ class Channel:
 
     def start(self, name: str, begin: Callable[[], dist.Work | None], tensors: Sequence[Tensor] = (),
               seconds: float = 0.0) -> Pending:
-        """Start a collective behind those that were started before; ``begin`` calls it, with ``async_op=True``.
+        """Start a collective behind the earlier ones; ``begin`` calls it, with ``async_op=True``.
 
-        It takes ``seconds`` at least, as an emulated one does (on a CPU). ``tensors``: what it reads and writes.
-        Raises ``ValueError`` when the channel is closed, and :class:`RankError` when this rank has told of a failure.
+        It takes ``seconds`` at least, if emulated (on a CPU). ``tensors``: those that it reads and writes. Raises
+        ``ValueError`` when the channel is closed, and :class:`RankError` when this rank has reported a failure.
         """
         if self.others.failed is not None:
             raise RankError(f"{self.others.failed}; what uses these collectives has to be made anew, on all ranks")
@@ -152,7 +152,7 @@ class Channel:
         return pending
 
     def agree(self, values: Mapping[str, object]) -> None:
-        """Raise ``ValueError``, on all ranks, unless all have the same ``values``, by what they are called."""
+        """Raise ``ValueError``, on all ranks, unless all have the same ``values`` by name."""
         gathered: list[Any] = [None] * self.size
         with meeting(self.timeout):
             dist.all_gather_object(gathered, dict(values), group=self.group)
@@ -164,19 +164,19 @@ class Channel:
                                      f"{other!s:.200} on rank {rank}")
 
     def close(self) -> None:
-        """End the thread, when what has been started is over."""
+        """End the thread, when the started collectives are over."""
         self._end()
 
 
 def _ended(lane: _ThreadState, thread: threading.Thread | None) -> None:
-    """A thread that is still at work when the interpreter ends would bring the process down."""
+    """End the thread: one that still works when the interpreter ends would crash the process."""
     lane.queue.put(None)
     if thread is not None and thread is not threading.current_thread():
         thread.join(PATIENCE)
 
 
 def require_group(group: dist.ProcessGroup | None) -> None:
-    """Raise ``ValueError`` where no process group has been initialised, or this rank is not of ``group``."""
+    """Raise ``ValueError`` where no process group has been initialised, or this rank is not in ``group``."""
     if not dist.is_available() or not dist.is_initialized():
         raise ValueError("no process group is initialised: call torch.distributed.init_process_group first, on every "
                          "rank")
@@ -186,7 +186,7 @@ def require_group(group: dist.ProcessGroup | None) -> None:
 
 @contextmanager
 def meeting(timeout: float) -> Iterator[None]:
-    """Where all ranks come together once: :class:`RankError` for one that does not come within ``timeout`` seconds."""
+    """A meeting of all ranks: :class:`RankError` for one that does not come within ``timeout`` seconds."""
     try:
         yield
     except RuntimeError as error:
@@ -196,7 +196,7 @@ def meeting(timeout: float) -> Iterator[None]:
 
 
 def own_group(group: dist.ProcessGroup | None, timeout: float, only: Sequence[int] | None = None) -> dist.ProcessGroup:
-    """A new group of the ranks of ``group``, or ``only`` of some; all of them must call it together."""
+    """A new group of the ranks of ``group``, or only of ``only``; all of them must call it together."""
     ranks = list(range(dist.get_world_size())) if group is None else dist.get_process_group_ranks(group)
     ranks = ranks if only is None else [ranks[i] for i in only]
     with meeting(timeout):

@@ -1,4 +1,4 @@
-"""Chunks of torch tensors: taken out, and put where they belong."""
+"""Chunks of torch tensors: reading and writing them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from weft.runtime.communication.instructions import Chunk, RankTensor
 
 
 def take(tensor: Tensor, chunk: Chunk | None) -> Tensor:
-    """A chunk of ``tensor``, all of it where there is none; a view where its elements need not be put together."""
+    """A chunk of ``tensor`` (``None``: all of it); a view where its elements need no copy."""
     if chunk is None:
         return tensor
     row, axis = (tensor.reshape(-1), 0) if chunk.axis is None else (tensor.contiguous(), chunk.axis)
@@ -22,13 +22,13 @@ def take(tensor: Tensor, chunk: Chunk | None) -> Tensor:
 
 
 def in_pieces(tensor: Tensor, axis: int, pieces: int) -> Tensor:
-    """A view with ``axis`` as two: which of so many equal pieces, and where in it."""
+    """A view with ``axis`` split in two: the number of an equal piece, and the place in it."""
     shape = tensor.shape
     return tensor.view(*shape[:axis], pieces, shape[axis] // pieces, *shape[axis + 1:])
 
 
 def place(target: Tensor, chunk: Chunk) -> Tensor | None:
-    """Where a chunk of ``target`` lies, if that is one contiguous part of its memory."""
+    """The memory of a chunk of ``target``, if that is contiguous."""
     if chunk.pieces > 1:
         return None
     found = take(target.view(-1) if chunk.axis is None else target, chunk)
@@ -53,6 +53,6 @@ def slice_of(whole: Tensor, axis: int | None, ranks: int, index: int) -> Tensor:
 
 
 def whole_places(value: RankTensor, ranks: int, index: int, device: torch.device) -> Tensor:
-    """Of each element that a rank holds of a tensor, its place in the row of the whole one's elements."""
+    """The places of a rank's elements of a tensor among the whole one's flattened elements."""
     whole = torch.arange(math.prod(value.whole), device=device).reshape(value.whole)
     return slice_of(whole, value.axis, ranks, index) if value.lies == "sliced" else whole

@@ -1,4 +1,4 @@
-"""The collectives of ``torch.distributed`` that cut and join one tensor, by whichever names this torch has them."""
+"""The collectives of ``torch.distributed`` that split and join one tensor, by their names in this torch."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""A rank runs its program: computation where it is called, collectives beside it on channels of their own.
+"""A rank runs its program: computation in the caller's thread, collectives beside it on separate channels.
 
-All steps are in one common order, on each lane, so nothing can wait in a circle. A step of a network lane is started
-as soon as what it reads is computed; a wait stands just before the first that reads what it makes. Chunks of a tensor
-are written into one tensor, each where it belongs.
+All steps are in one common order, on each lane, so nothing can wait in a circle. A step of a network lane is started as
+soon as its inputs are computed; a wait is just before the first reader of its outputs. Chunks of a tensor are written
+into one tensor, each at its place.
 
-Fused stages as one function: what a step computes between collectives, compiled together where torch can and is
-asked to.
+Fused stages as one function: the computation of a step between collectives, compiled together where torch can and the
+caller requests it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Lane(NamedTuple):
 
 
 class _Values(dict[str, Tensor]):
-    """The tensors of one run by name; one that is not kept goes when all steps that read it have."""
+    """The tensors of one run by name; one that is not kept is released after the last step that reads it."""
 
     def __init__(self, given: Mapping[str, Tensor], program: LaneProgram) -> None:
         super().__init__(given)
@@ -53,7 +53,7 @@ class _Values(dict[str, Tensor]):
         self._lock = threading.Lock()
 
     def has_read(self, step: LaneStep) -> None:
-        """What ``step`` reads is no longer needed by it."""
+        """Release inputs that ``step`` was the last to read."""
         with self._lock:
             for part in step.reads:
                 if part.name in self._left:
@@ -63,11 +63,11 @@ class _Values(dict[str, Tensor]):
 
 
 class ProgramExecutor:
-    """One rank's program, ready to run any number of times. To be made by all ranks of ``group`` together.
+    """One rank's program, ready to run any number of times. All ranks of ``group`` must make it together.
 
     ``compiled``: let ``torch.compile`` make one function of a fused stage's kernels (a string: by that backend);
-    :attr:`notes` says where it could not. ``half``: the type of elements of two bytes. Raises ``ValueError`` for a
-    program of another number of ranks, and for ranks with different programs.
+    :attr:`notes` records failures. ``half``: the type of 2-byte elements. Raises ``ValueError`` for a program of
+    another number of ranks, and for ranks with different programs.
     """
 
     def __init__(self, program: LaneProgram, group: dist.ProcessGroup | None = None,
@@ -95,7 +95,7 @@ class ProgramExecutor:
         self._failed: str | None = None
 
     def _among(self, everyone: Channel) -> dict[str, Channel]:
-        """The channels of this rank; where there are several pipeline groups, one of its own group too."""
+        """The channels of this rank; with several pipeline groups, also one of its own group."""
         program = self.program
         if everyone.size != program.ranks * program.groups:
             parts = f"{program.groups} groups of {program.ranks}" if program.groups > 1 else f"{program.ranks}"
@@ -110,9 +110,9 @@ class ProgramExecutor:
         return range(first, first + self.program.ranks)
 
     def _direct(self, channel: Channel, everyone: Channel) -> Calls:
-        """What runs on the channel itself, which waits for its collectives there."""
+        """The calls that run on the channel itself, which waits for their collectives there."""
         group = channel.group
-        if channel is everyone and self.program.groups > 1:  # what is fused with sends has collectives of its own
+        if channel is everyone and self.program.groups > 1:  # for collectives fused with sends
             group = own_group(everyone.group, channel.timeout, self._own_ranks())
 
         def issue(_: str, begin: object) -> None:
@@ -123,11 +123,11 @@ class ProgramExecutor:
         return Calls(self.program, group, everyone.group, self.device, self.dtypes, issue)
 
     def run(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What is kept, by name, of what is ``given``: what this rank holds of each tensor from outside.
+        """The tensors kept, by name, from those ``given``: this rank's part of each external tensor.
 
-        Raises ``ValueError`` for what is missing, of another shape, type or device, and
-        :class:`~weft.runtime.communication.others.RankError`, where another rank has failed; after either
-        the ranks are no longer together, and the program must be made anew.
+        Raises ``ValueError`` for tensors that are missing, or of another shape, type or device, and
+        :class:`~weft.runtime.communication.others.RankError` if another rank has failed; after either the ranks are out
+        of step, and the program must be made anew.
         """
         if self._failed is not None:
             raise RankError(f"this program has failed before, make it anew: {self._failed}")
@@ -177,7 +177,7 @@ class ProgramExecutor:
         return _Values({name: given[name].detach() for name in self.program.given}, self.program)
 
     def _kept(self, values: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """None of it shares memory with what was given."""
+        """The kept tensors; none of them shares memory with the ``given`` ones."""
         outside = {tensor.untyped_storage().data_ptr() for tensor in given.values()}
         found = {name: values[name] for name in self.program.kept}
         return {name: value.clone() if value.untyped_storage().data_ptr() in outside else value
@@ -203,7 +203,7 @@ class ProgramExecutor:
                 value.record_stream(torch.cuda.current_stream())
 
     def _run(self, step: LaneStep, values: _Values, calls: Calls) -> None:
-        """Run the calls of a step where this is called; it takes its seconds at least."""
+        """Run the calls of a step in this thread; it takes its seconds at least."""
         begun = time.perf_counter()
         inside = {part.name: take(values[part.name], part.chunk) for part in step.reads}
         chunks = {part.name: part.chunk for part in step.writes}
@@ -232,7 +232,7 @@ class ProgramExecutor:
         self.laps.append(Lap(*step.key, step.lane, begun, time.perf_counter()))
 
     def _target(self, name: str, values: _Values) -> Tensor:
-        """The tensor whose chunks are written; all by one lane."""
+        """The tensor whose chunks are written; one lane writes all of them."""
         if name not in values:
             value = self.program.values[name]
             values[name] = torch.empty(value.shape, dtype=self.dtypes[value.itemsize], device=self.device)
@@ -243,19 +243,19 @@ _Function: TypeAlias = Callable[..., tuple[Tensor, ...]]
 
 
 class Fused:
-    """Runs what fused steps compute together; ``compiled``: by ``torch.compile`` (a string: with that backend).
+    """Runs the fused computation of steps; ``compiled``: by ``torch.compile`` (a string: with that backend).
 
-    What cannot be compiled runs as it is, and ``notes`` gets one sentence for each such stage.
+    Stages that cannot be compiled run uncompiled, with one sentence for each in ``notes``.
     """
 
     def __init__(self, compiled: bool | str, notes: list[str]) -> None:
         self._compiled, self._notes = compiled, notes
-        self._functions: dict[tuple[str, int, int], tuple[_Function, _Function]] = {}  # compiled, and as it is
+        self._functions: dict[tuple[str, int, int], tuple[_Function, _Function]] = {}  # compiled, and plain
 
     def run(self, step: LaneStep, first: int, calls: Calls, inside: dict[str, Tensor]) -> int | None:
-        """Run ``step`` from call ``first`` to the next that communicates; the number of that one.
+        """Run ``step`` from call ``first`` to the next that communicates, and return that one's number.
 
-        ``None`` where the step is not fused or begins with such a call: nothing is done.
+        ``None`` where the step is not fused or begins with such a call: nothing has been run.
         """
         last = first
         while last < len(step.calls) and computes_alone(step.calls[last]):
@@ -303,7 +303,7 @@ class Fused:
 
 
 def _function(own: Sequence[StageCall], calls: Calls, read: Sequence[str], given: Sequence[str]) -> _Function:
-    """All of ``own`` as one function of the tensors ``read``; of what it makes, it gives the tensors ``given``."""
+    """All of ``own`` as one function from the tensors ``read`` to the tensors ``given``."""
     def fused(*inputs: Tensor) -> tuple[Tensor, ...]:
         inside = dict(zip(read, inputs, strict=True))
         for call in own:

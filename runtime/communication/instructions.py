@@ -1,8 +1,8 @@
-"""What one rank does in a program of computation and communication: steps on lanes, and waits.
+"""One rank's program of computation and communication: steps on lanes, and waits.
 
 A step runs one stage, or one chunk of it, as a list of calls: of one kernel or collective, or of several where stages
-are fused. On the compute lane it runs where the instructions do; on a network lane it is started there and runs beside
-what follows. All ranks have their steps on a lane in one common order.
+are fused. A step of the compute lane runs in the instructions' thread; one of a network lane is started there and runs
+beside the following ones. All ranks have their steps on a lane in one common order.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-#: Where a step runs: where the instructions do, on the lane of the group's collectives, on the lane between groups.
+#: Where a step runs: in the instructions' thread, on the lane of the group's collectives, on the lane between groups.
 Lane: TypeAlias = Literal["compute", "network", "sends"]
-#: A stage, and which of its chunks.
+#: A stage, and the number of its chunk.
 Key: TypeAlias = tuple[str, int]
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Elements of a tensor: its ``axis`` (``None``: all of its elements in a row) is cut into ``pieces`` equal ones,
-    and each of these into ``count``, of which the chunk has number ``index``."""
+    """Elements of a tensor: its ``axis`` (``None``: all of its elements, flattened) is cut into ``pieces`` equal ones,
+    and each of these into ``count`` parts, of which the chunk has number ``index``."""
 
     axis: int | None
     index: int
@@ -28,7 +28,7 @@ class Chunk:
     pieces: int = 1
 
     def bounds(self, size: int) -> tuple[int, int]:
-        """The first index and the one after the last within each piece, of an axis of ``size``."""
+        """Begin and end within each piece, of an axis of ``size``."""
         piece = size // self.pieces
         return piece * self.index // self.count, piece * (self.index + 1) // self.count
 
@@ -43,10 +43,10 @@ class TensorPart:
 
 @dataclass(frozen=True)
 class StageCall:
-    """One kernel or collective, by ``kind``; tensors by name. ``function``: of a pointwise one,
-    ``function(torch, *tensors, **attributes)``. ``axis``: along which it cuts or joins slices (``None``: all elements
-    in a row). ``over_ranks``: a norm whose operand is sliced. ``chunk``: of the output, where it is cut. ``peers``: of
-    a send, the index of the sending and of the receiving rank among all."""
+    """One kernel or collective, by ``kind``; tensors by name. ``function``: of a pointwise one, ``function(torch,
+    *tensors, **attributes)``. ``axis``: of the slices that it cuts or joins (``None``: all elements, flattened).
+    ``over_ranks``: a norm whose operand is sliced. ``chunk``: of the output, where it is cut. ``peers``: of a send, the
+    global indices of the sending and of the receiving rank."""
 
     stage: str
     kind: str
@@ -62,9 +62,9 @@ class StageCall:
 
 @dataclass(frozen=True)
 class LaneStep:
-    """``calls`` on a ``lane``: what they read and make from outside and for others are ``reads`` and ``writes``.
+    """``calls`` on a ``lane``: ``reads`` and ``writes`` are their inputs from outside and their outputs to others.
 
-    ``after``: steps of another network lane that end before it begins. ``seconds``: what it takes at least.
+    ``after``: steps of another network lane that end before it begins. ``seconds``: its least duration.
     """
 
     key: Key
@@ -78,7 +78,7 @@ class LaneStep:
 
 @dataclass(frozen=True)
 class LaneWait:
-    """Go on when these steps of network lanes are over."""
+    """Wait until these steps of network lanes are over."""
 
     keys: tuple[Key, ...]
 
@@ -88,8 +88,8 @@ Instruction: TypeAlias = LaneStep | LaneWait
 
 @dataclass(frozen=True)
 class RankTensor:
-    """A tensor as this rank holds it: its shape, bytes of an element, and how it lies in the whole one of
-    ``whole`` shape: ``lies`` is ``"local"``, ``"replicated"`` or ``"sliced"`` along ``axis`` (``None``: flattened)."""
+    """A tensor on this rank: its shape, bytes of an element, and its part of the whole one of shape ``whole``: ``lies``
+    is ``"local"``, ``"replicated"`` or ``"sliced"`` along ``axis`` (``None``: flattened)."""
 
     shape: tuple[int, ...]
     itemsize: int
@@ -101,8 +101,8 @@ class RankTensor:
 @dataclass(frozen=True)
 class LaneProgram:
     """``instructions`` of rank ``index`` of the ``ranks`` of pipeline group ``group``; ``values``: all tensors of the
-    program by name; ``given``: what comes from outside to this rank; ``kept``: what is handed back. ``digest`` names
-    the program: the same on all ranks that run one."""
+    program by name; ``given``: this rank's external inputs; ``kept``: its outputs. ``digest`` identifies the program:
+    the same on all ranks that run one."""
 
     index: int
     ranks: int

@@ -1,4 +1,4 @@
-"""What a sharded optimizer is asked for, checked before anything is made of it."""
+"""The options of a sharded optimizer, checked before anything is allocated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from weft.runtime.communication.rules import STATES
 
-_NUMBER: Any = (Real, Tensor)  # as torch's optimizers have it
+_NUMBER: Any = (Real, Tensor)  # as in torch's optimizers
 Named = Sequence[tuple[str, nn.Parameter]]
 
 
@@ -19,7 +19,7 @@ def groups_of(named: Named, defaults: Mapping[str, Any],
               options_of: Callable[[str, nn.Parameter], Mapping[str, Any]] | None) -> Iterator[dict[str, Any]]:
     """Parameters with equal options together: ``params``, their ``names``, and all options.
 
-    Raises ``ValueError`` for an option that no rule has, and for values that cannot be.
+    Raises ``ValueError`` for an unknown option, and for invalid values.
     """
     found: list[dict[str, Any]] = []
     for name, parameter in named:
@@ -50,7 +50,7 @@ def _require_values(name: str, options: Mapping[str, Any]) -> None:
 
 
 def require_options(named: Named, clip_norm: float | None, bucket_bytes: int) -> None:
-    """Raise ``ValueError`` for what cannot be trained so."""
+    """Raise ``ValueError`` for parameters or options that cannot be trained."""
     if not named:
         raise ValueError("the module has no parameters to train")
     for name, parameter in named:
@@ -94,7 +94,7 @@ def require_fitting(saved: Mapping[str, Any], rule: str, parameters: Mapping[str
 
 
 def options_in(saved: Mapping[str, Any], groups: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
-    """The options that states have for each of ``groups`` of parameters by name, whose options are one.
+    """The saved options of each of ``groups`` of parameters by name, whose options must be equal.
 
     Raises ``ValueError`` where parameters of one group had different ones.
     """

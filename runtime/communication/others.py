@@ -1,8 +1,8 @@
-"""The other ranks of a process group: one that fails tells them why, and one that waits for them says for whom.
+"""The other ranks of a process group: a rank that fails tells them why, and a waiting rank reports whom it waits for.
 
-Where a library says only that a connection broke, ranks still know who is gone: when they meet, they tell each other on
-which machine they run and by which number. Those of one machine then see which processes have ended; of other machines
-nothing can be seen, and their ranks are named as what may have.
+Where a library reports only that a connection broke, ranks still know who is gone: when they meet, they exchange their
+machine and process number. Ranks of one machine then see which processes have ended; nothing is visible of other
+machines, so their ranks are named as possible causes.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ import torch.distributed as dist
 
 from weft.runtime.transports.one_host.peers import Processes, machine
 
-#: What stands in the messages of gloo and NCCL where the other side is gone.
+#: Parts of gloo's and NCCL's messages where the peer is gone.
 LOST = ("closed by peer", "reset by peer", "Broken pipe", "Connection refused", "remote process has terminated")
-_PATIENCE, _LOOK = 1.0, 0.05  # seconds that a process may take to end behind its connections
+_PATIENCE, _LOOK = 1.0, 0.05  # seconds that a process may take to end after its connections
 
 
 class RankError(RuntimeError):
-    """Ranks that cannot go on together: one sentence, with the rank that failed where it is known."""
+    """Ranks that cannot go on together: one sentence, with the failed rank if known."""
 
 
 class Told:
-    """One place in the store through which the ranks of ``torch.distributed`` found each other, by its ``name``.
+    """A record named ``name`` in the rendezvous store of ``torch.distributed``.
 
-    Where the store cannot be had (torch does not promise it), nothing is told, and ranks wait for their timeout.
+    Where the store is unavailable (torch does not promise it), nothing is recorded, and ranks wait for their timeout.
     """
 
     def __init__(self, name: str) -> None:
@@ -44,14 +44,14 @@ class Told:
             self._store = _get_default_store()
 
     def write(self, sentence: str) -> None:
-        """Tell it, unless somebody has told something before."""
+        """Record ``sentence``, unless there is a record already."""
         if self._store is None or self.read() is not None:
             return
-        with contextlib.suppress(RuntimeError):  # rank 0, which has the store, may be gone
+        with contextlib.suppress(RuntimeError):  # rank 0, which hosts the store, may be gone
             self._store.set(self._key, sentence)
 
     def read(self) -> str | None:
-        """What another rank, or this one, has told."""
+        """The record of another rank, or of this one."""
         if self._store is None:
             return None
         with contextlib.suppress(RuntimeError):
@@ -61,8 +61,8 @@ class Told:
 
 
 class Others:
-    """Those of ``group``, all of which make this together. ``timeout``: seconds that one communication waits for them,
-    the group's own where it is ``None``. ``told``: where several groups of one program tell of failures."""
+    """The ranks of ``group``, all of which make this together. ``timeout``: seconds that one communication waits for
+    them, ``None``: the group's own. ``told``: the common failure record of several groups of one program."""
 
     def __init__(self, group: dist.ProcessGroup | None, timeout: float | None, told: Told | None = None) -> None:
         self.rank, self.timeout = dist.get_rank(group), timeout
@@ -70,11 +70,11 @@ class Others:
         dist.all_gather_object(found, (uuid.uuid4().hex, (machine() or socket.gethostname(), os.getpid())), group=group)
         self.told = Told(found[0][0]) if told is None else told
         self._gone = _Gone(self.rank, [where for _, where in found])
-        self.failed: str | None = None  # what this rank has told
+        self.failed: str | None = None  # this rank's own report
 
     @contextmanager
     def telling(self, where: str = "") -> Iterator[None]:
-        """Tell of any error inside, that this rank goes on no longer: the others would wait for it."""
+        """Report any error inside: this rank stops, and the others would wait for it."""
         try:
             yield
         except RankError:
@@ -85,7 +85,7 @@ class Others:
             raise
 
     def error(self, name: str, error: BaseException, among: Collection[int] | None = None) -> RankError:
-        """What to say of the communication ``name`` that failed, with the ranks ``among``, by default with all."""
+        """The error for the communication ``name`` that failed, with the ranks ``among``, by default with all."""
         said = self.told.read()
         if said is not None:
             return RankError(said)
@@ -99,8 +99,7 @@ class Others:
 
 
 class _Gone:
-    """The processes of the ranks of a group, on ``every`` one's machine and by its number there, seen from
-    number ``rank``."""
+    """The processes of the ranks of a group, ``every`` one by machine and process number, seen from ``rank``."""
 
     def __init__(self, rank: int, every: Sequence[tuple[str, int]]) -> None:
         here, _ = every[rank]
@@ -110,8 +109,8 @@ class _Gone:
         self._processes = Processes(self._near)
 
     def sentence(self, among: Collection[int] | None = None) -> str:
-        """Whose process has ended, of the ranks ``among`` whom it was waited, by default of all: others may have ended
-        well."""
+        """Which processes have ended, of the ranks ``among`` that were waited for, by default of all: others may have
+        ended normally."""
         near, far = ([other for other in ranks if among is None or other in among]
                      for ranks in (self._near, self._far))
         until = time.monotonic() + _PATIENCE

@@ -1,10 +1,10 @@
-"""When a module reads its parameters: waits just before that.
+"""When a module reads its parameters: it waits for them just before.
 
-A module's forward is taken to read what it owns. Some forwards read what a child owns and never call the child (an
-attention reads its output projection's weight): who is called is seen in the first forward, which waits for everything,
-and what belongs to modules that were not called is waited for where the nearest module around them is called. In
-evaluation forwards may take other ways, so that modules wait for everything. What cannot be seen is a forward that
-reads what a child owns and calls that child only afterwards.
+A module's forward is assumed to read its own parameters. Some forwards read those of a child and never call the child
+(an attention reads its output projection's weight): the first forward, which waits for everything, records which
+modules are called, and parameters of modules that were not called are waited for when the nearest enclosing called
+module is called. In evaluation forwards may take other paths, so modules wait for everything. One case cannot be
+detected: a forward that reads a child's parameters and calls that child only afterwards.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import nn
 
 
 class _Hook:
-    """Calls ``hook``. Its copy, in a module that is copied or saved, does nothing: that one has no optimizer."""
+    """Calls ``hook``. A copy, in a module that is copied or saved, does nothing: that module has no optimizer."""
 
     def __init__(self, hook: Callable[..., None] | None = None) -> None:
         self.hook = hook
@@ -31,7 +31,7 @@ class _Hook:
 
 
 def require_unread(root: nn.Module) -> None:
-    """Raise ``ValueError`` where modules of ``root`` wait for the parameters of an optimizer already."""
+    """Raise ``ValueError`` if modules of ``root`` already wait for the parameters of an optimizer."""
     for module in root.modules():
         if any(isinstance(hook, _Hook) and hook.hook is not None for hook in module._forward_pre_hooks.values()):
             raise ValueError("the module is trained by a ShardedOptimizer already: close() that one first")
@@ -52,7 +52,7 @@ class Readers:
                             module.register_load_state_dict_pre_hook(saved)]  # type: ignore[no-untyped-call]
 
     def learn(self) -> None:
-        """A forward is over: from now on each module waits for what it reads."""
+        """A forward is over: from now on each module waits for its own reads only."""
         if self._reads is None and self._called:
             self._reads = _reads(self._root, self._called)
 
@@ -76,9 +76,9 @@ class Readers:
 
 
 def _reads(root: nn.Module, called: Collection[nn.Module]) -> dict[nn.Module, tuple[nn.Parameter, ...]]:
-    """What each of the modules that are called reads, of its own and of those inside that are not."""
+    """The parameters that each called module reads: its own and those of modules inside that are not called."""
     found: defaultdict[nn.Module, dict[nn.Parameter, None]] = defaultdict(dict)
-    nobody: dict[nn.Parameter, None] = {}  # read by somebody outside
+    nobody: dict[nn.Parameter, None] = {}  # read outside of all of them
 
     def visit(module: nn.Module, around: nn.Module | None) -> None:
         reader = module if module in called else around

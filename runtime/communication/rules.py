@@ -1,9 +1,9 @@
-"""Adam and LAMB on a slice: what each rule does with this rank's elements of parameters, gradients and states.
+"""Adam and LAMB on a slice: the update of this rank's elements of parameters, gradients and states.
 
 Both have moving means of the gradient and of its square (Kingma and Ba, "Adam: A Method for Stochastic Optimization",
 2015). ``adam`` and ``adamw`` are the steps of ``torch.optim``. ``lamb`` (You et al., "Large Batch Optimization for Deep
-Learning: Training BERT in 76 Minutes", 2020) adds weight decay to the direction and takes steps as long as the
-parameter's norm relative to the direction's: norms of whole parameters, so of sums of squares over all ranks.
+Learning: Training BERT in 76 Minutes", 2020) adds weight decay to the direction and scales the step by the parameter's
+norm relative to the direction's: norms of whole parameters, so of sums of squares over all ranks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.optim.adamw import adamw
 
 #: The names of the rules.
 Rule: TypeAlias = Literal["adam", "adamw", "lamb"]
-#: What a rule keeps for each element, by the names that torch's optimizers have for them.
+#: The state of each element, by the names of torch's optimizers.
 STATES = ("exp_avg", "exp_avg_sq")
 
 
@@ -59,7 +59,7 @@ def stepped(rule: str, weight: Tensor, gradient: Tensor, state: Mapping[str, Ten
 
 
 def moments(state: Mapping[str, Tensor], gradient: Tensor, betas: tuple[float, float]) -> None:
-    """Let ``gradient`` into the moving means, in place."""
+    """Add ``gradient`` to the moving means, in place."""
     state["exp_avg"].lerp_(gradient, 1 - betas[0])
     state["exp_avg_sq"].mul_(betas[1]).addcmul_(gradient, gradient, value=1 - betas[1])
 

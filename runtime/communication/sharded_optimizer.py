@@ -5,7 +5,7 @@ al., SC 2020) its first two stages. Every rank has 1/N of the states, and comput
 
 - A bucket's reduce-scatter starts as soon as the backward has made its gradients, buckets in one order on all ranks.
 - :meth:`ShardedOptimizer.step` updates slices as their sums come, and starts gathering in the order of the forward.
-- A module waits for what it reads just before its next forward.
+- A module waits for its parameters just before its next forward.
 """
 
 from __future__ import annotations
@@ -39,10 +39,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
             loss(module(x), y).backward()
             optimizer.step()
 
-    It takes the place of ``DistributedDataParallel`` and of a plain optimizer: each rank runs the backward of its part
-    of the batch (of the mean loss), and :meth:`step` makes the weights that the plain rule makes of the mean gradient.
-    All ranks make it together, with rank 0's weights to begin with; buffers, and what is not trained, are each rank's
-    own.
+    It replaces ``DistributedDataParallel`` and a plain optimizer: each rank runs the backward of its part of the batch
+    (of the mean loss), and :meth:`step` updates the weights as the plain rule would with the mean gradient. All ranks
+    make it together, and rank 0's weights are the initial ones; buffers, and untrained parameters, are each rank's own.
 
     ``rule``: ``"adam"``, ``"adamw"`` (as in torch) or ``"lamb"``. Its ``options``, ``lr``, ``betas``, ``eps`` and
     ``weight_decay``, have the defaults that were published for it. ``options_of`` gives a parameter, by its name, other
@@ -50,13 +49,13 @@ class ShardedOptimizer(torch.optim.Optimizer):
     ``clip_norm``: the largest norm of the mean gradient of all parameters. ``bucket_bytes``: how much is summed at
     once. ``timeout``: seconds that a collective waits for other ranks.
 
-    Gradients are handed over: ``.grad`` is ``None`` after the backward. Of several backwards a step, all but the last
-    run within :meth:`accumulating`. Between :meth:`step` and the next forward, call :meth:`wait` before reading
-    parameters yourself; saving and loading the module's state dict do. So must a forward that reads what a child
-    module owns before it calls that child. Copies of the module have no optimizer.
+    Gradients are moved out: ``.grad`` is ``None`` after the backward. Of several backwards a step, all but the last run
+    within :meth:`accumulating`. Between :meth:`step` and the next forward, call :meth:`wait` before reading parameters
+    yourself; saving and loading the module's state dict do. So must a forward that reads a child module's parameters
+    before it calls that child. Copies of the module have no optimizer.
 
-    Raises ``ValueError`` for options that cannot be, a module without parameters to train or with such an optimizer
-    already, ranks with other parameters or options, and where no process group is initialised.
+    Raises ``ValueError`` for invalid options, a module without parameters to train or already with such an optimizer,
+    ranks with other parameters or options, and where no process group is initialised.
     """
 
     def __init__(self, module: nn.Module, rule: str = "adam", *, clip_norm: float | None = None,
@@ -103,12 +102,12 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of the states on this rank: 1/N of those of all parameters, filled up to whole slices."""
+        """Bytes of the states on this rank: 1/N of those of all parameters, rounded up to whole slices."""
         return sum(tensor.nbytes for own in self._slices for tensor in own.states.values())
 
     @contextmanager
     def accumulating(self) -> Iterator[None]:
-        """Backwards inside only add to gradients; that of the last one outside is summed over the ranks with them."""
+        """Backwards inside only add to gradients; the last one outside is summed over the ranks with them."""
         before, self._accumulates = self._accumulates, True
         try:
             yield
@@ -116,7 +115,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             self._accumulates = before
 
     def wait(self) -> None:
-        """Go on when all parameters are those of the last step."""
+        """Wait until all parameters are those of the last step."""
         for bucket in self.buckets:
             bucket.wait()
 
@@ -124,8 +123,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Update the slices and start gathering the parameters. All ranks call it together.
 
-        Raises :class:`~weft.runtime.communication.others.RankError` where another rank has failed. After any error,
-        here or in a hook of the backward, the optimizer has to be made anew on all ranks.
+        Raises :class:`~weft.runtime.communication.others.RankError` if another rank has failed. After any error, here
+        or in a hook of the backward, the optimizer must be made anew on all ranks.
         """
         if closure is not None:
             raise ValueError("ShardedOptimizer takes no closure: its gradients are summed during the backward")
@@ -142,10 +141,10 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._next = 0
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget all gradients, those whose sums are under way too.
+        """Drop all gradients, including those whose sums are under way.
 
         After a backward, or a part of one that failed, all ranks call it together, and each must have made some
-        gradients: those that are missing are taken to be 0, so that all ranks end the same sums.
+        gradients: missing ones are taken to be 0, so that all ranks end the same sums.
         """
         for parameter in self._bucket_of:
             parameter.grad = None
@@ -162,7 +161,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         """The whole states by the model's names, for any number of ranks; all ranks call it together.
 
         ``state``: by parameter its ``step`` and moments, on the CPU; ``param_groups`` with names in place of
-        parameters, as ``torch.distributed.checkpoint`` has them.
+        parameters, as in ``torch.distributed.checkpoint``.
         """
         state: dict[str, Any] = {}
         for own in self._slices:
@@ -181,7 +180,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take this rank's slices of whole states, as :meth:`state_dict` gives them, and the options of parameters.
+        """Load this rank's slices of whole states from :meth:`state_dict`, and the options of parameters.
 
         Raises ``ValueError``, before anything is changed, for another rule, names or shapes that do not fit, and where
         parameters of one group of options had different ones.
@@ -195,7 +194,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             entry.update(found)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Raises ``ValueError``: parameters lie in buckets from the beginning."""
+        """Raises ``ValueError``: all parameters are in buckets from the beginning."""
         if hasattr(self, "buckets"):
             raise ValueError("ShardedOptimizer takes no more parameters: close it and make it anew of the whole module")
         super().add_param_group(param_group)
@@ -205,9 +204,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
                         "state_dict()")
 
     def close(self) -> None:
-        """Take the hooks from the module and end the channel, when the parameters are there.
+        """Remove the module's hooks and end the channel, once the parameters are gathered.
 
-        Raises :class:`~weft.runtime.communication.others.RankError` where they never will be; the hooks are gone then
+        Raises :class:`~weft.runtime.communication.others.RankError` if they never will be; the hooks are removed then
         too.
         """
         try:
@@ -221,7 +220,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     # -- gradients -----------------------------------------------------------------------------------------------------
 
     def _taking(self, bucket: Bucket, number: int) -> Callable[[Tensor], None]:
-        """What is called when the backward has made the gradient of a member."""
+        """A hook for when the backward has made the gradient of a member."""
         def taken(_: Tensor) -> None:
             if self._accumulates:
                 return
@@ -250,7 +249,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._next += 1
 
     def _sum_the_rest(self) -> None:
-        """What was accumulated before, and what this backward has not made."""
+        """Sum gradients accumulated before, and missing ones of this backward."""
         for bucket in self.buckets:
             bucket.require_in_place()
             for i, member in enumerate(bucket.members):
@@ -260,7 +259,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             self._start_sum(bucket)
 
     def _factor(self) -> float | Tensor:
-        """What to multiply sums of gradients with: 1/N, and what clipping asks for."""
+        """The factor for sums of gradients: 1/N, and clipping."""
         if self.clip_norm is None:
             return 1.0 / self.ranks
         square = self.buckets[0].flat.new_zeros((), dtype=torch.float64)
@@ -275,7 +274,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     # -- the update ----------------------------------------------------------------------------------------------------
 
     def _advance(self, own: BucketSlice, factor: float | Tensor) -> tuple[Pending, Tensor] | None:
-        """Let the gradients into the states, and the weights move; a rule by norms first has sums of squares, which are
+        """Update the states with the gradients, and the weights; a rule by norms first needs sums of squares, which are
         under way."""
         bucket, options = own.bucket, self.param_groups[own.bucket.options]
         assert bucket.summing is not None

@@ -1,11 +1,9 @@
-"""What instructions of a rank become, whether they run in one row or in queues: their actions, with all at hand.
+"""Compiles a rank's instructions into actions, whether they run in one list or in queues.
 
-What a rank's instructions become before the first step: actions that have all they need at hand.
-
-The instructions run many times, and do the same each time. So everything that can be known beforehand is: passes and
-transfers are bound calls, what the watchdog is told is written, and the order says which instruction is the first that
-needs a message, which the last that reads a result, and which SEND must be over before another one starts. An action
-that runs looks nothing up and decides nothing.
+The instructions run many times, and do the same each time. So all that can be known before the first step is: passes
+and transfers are bound calls, the watchdog's activities are written, and the order determines which instruction first
+needs a message, which last reads a result, and which SEND must be over before another one starts. A running action
+looks nothing up and decides nothing.
 """
 
 from __future__ import annotations
@@ -27,8 +25,8 @@ if TYPE_CHECKING:
 
 
 class SlotAddresses:
-    """Where the memory of a rank's ``slots`` begins, once and for all but for those that grow: what a stage hands on
-    from there must be copied first."""
+    """The start addresses of a rank's ``slots``, fixed except for those that grow: a result that a stage passes on from
+    there must be copied first."""
 
     def __init__(self, slots: Mapping[Landing, Parcel]) -> None:
         self._fixed = {slot.untyped_storage().data_ptr() for landing, parcel in slots.items()
@@ -41,7 +39,7 @@ class SlotAddresses:
 
 
 class Compiling:
-    """Makes actions of the instructions of ``executor``'s rank. ``readers``: by how many of them a result is read."""
+    """Makes actions of the instructions of ``executor``'s rank. ``readers``: how many of them read each result."""
 
     def __init__(self, executor: Executor) -> None:
         self.session, self.worker, self.transport = executor.session, executor.worker, executor.transport
@@ -52,13 +50,13 @@ class Compiling:
         self.readers = Counter(what for instruction in self.instructions for what in self.reads(instruction))
 
     def reads(self, instruction: Instruction) -> tuple[Work, ...]:
-        """Whose results ``instruction`` reads."""
+        """The work whose results ``instruction`` reads."""
         if isinstance(instruction, Send):
             return (instruction.what,)
         return () if isinstance(instruction, (Recv, Reduce)) else self.wants[instruction].reads
 
     def told(self, activity: Activity, run: Callable[[Batch], object]) -> Action:
-        """An action that tells the watchdog, then does ``run``."""
+        """An action that reports ``activity`` to the watchdog, then runs ``run``."""
         at = self.watch.at
 
         def telling(batch: Batch) -> None:
@@ -77,7 +75,7 @@ class Compiling:
         return self.told(self.activity(f"starting {Recv(what, landing.peer)}", what, landing.peer), post)
 
     def send(self, step: int, instruction: Send) -> Action:
-        """Start sending what the worker makes of the result."""
+        """Start sending the worker's message of the result."""
         what, peer = instruction.what, instruction.peer
         message, send = self.worker.message(what, peer), self.transport.sender(self.sends[step])
 
@@ -92,7 +90,7 @@ class Compiling:
                          lambda batch: batch.leaving.pop(step).wait())
 
     def compute(self, work: Work) -> Action:
-        """Do ``work``. What it hands on of what it was given is copied: a slot is needed again."""
+        """Run ``work``. Results that alias a received message are copied: its slot is reused."""
         prepare, task, at = self.worker.prepare(work), self.worker.task(work), self.watch.at
         activity, addresses, is_read = self.activity(f"running {work}", work), self.slot_addresses, work in self.readers
 
@@ -101,7 +99,7 @@ class Compiling:
                 prepare(batch.results)
             at(activity)
             batch.stopwatch.start()
-            # Without a profiler, a label would cost as much as all else here.
+            # Without a profiler, a label would cost as much as the rest of this function.
             if getattr(profiler, "_is_profiler_enabled", True):
                 with profiler.record_function(f"weft:{work}"):
                     result = task(batch.results)
@@ -116,26 +114,27 @@ class Compiling:
         return Action(activity.text, compute)
 
     def slot(self, landing: Landing) -> Parcel | None:
-        """Where a message lies that somebody reads."""
+        """The slot of a message that has a reader."""
         return self.slots[landing] if landing.what in self.readers else None
 
     def waiting(self, landing: Landing, reader: Instruction) -> Activity:
-        """To wait for ``landing``, which ``reader`` is the first to need."""
+        """The wait for ``landing``, whose first reader is ``reader``."""
         needed_by = landing.what if isinstance(reader, (Recv, Send, Reduce)) else reader
         return self.session.activity(f"waiting for {Recv(landing.what, landing.peer)}, for {reader} "
                                      f"({self.plan.vocabulary.micro_batch(needed_by)})", [landing.peer])
 
     def activity(self, text: str, work: Work, *peers: int) -> Activity:
-        """What the watchdog is told."""
+        """The activity for the watchdog."""
         return self.session.activity(f"{text} ({self.plan.vocabulary.micro_batch(work)})", peers)
 
 
-#: A pass over one micro-batch: from the results at hand, of which it reads some, to its own.
+#: A pass over one micro-batch: from the available results, some of which it reads, to its own.
 Task: TypeAlias = "Callable[[Mapping[Work, Parcel]], Parcel]"
 
 
 class Wants(NamedTuple):
-    """What an instruction that computes waits for, what it reads of that, and on which ranks it runs together."""
+    """The work that a computing instruction waits for, the part of it that it reads, and the ranks it runs on
+    together."""
 
     awaits: tuple[Work, ...]
     reads: tuple[Work, ...]
@@ -143,7 +142,7 @@ class Wants(NamedTuple):
 
 
 class Batch:
-    """One run through a rank's instructions: the results at hand, and the transfers under way."""
+    """One run through a rank's instructions: the available results, and the transfers under way."""
 
     __slots__ = ("arriving", "leaving", "results", "stopwatch")
 
@@ -155,7 +154,7 @@ class Batch:
 
 
 class Action(NamedTuple):
-    """Something a rank does at its place in the order: what, for people, and what does it."""
+    """An action of a rank at its place in the order: its text, for people, and its function."""
 
     text: str
     run: Callable[[Batch], None]

@@ -1,9 +1,9 @@
-"""Blocks that only take their time: the wall time of a schedule without the GPUs it is for.
+"""Blocks that only sleep for their duration: a schedule's wall time without its GPUs.
 
-Each block sleeps for its predicted duration and hands on the moment at which it really ended. A block that waits for
+Each block sleeps for its predicted duration and passes on the moment at which it really ended. A block that waits for
 another one's transfer begins no earlier than the lag after that moment, and transfers over one link follow each other,
-as the timing of schedules has it. The messages themselves are real and cost what they cost: a lag longer than that
-hides it, a lag of 0 adds it.
+as in the timing of schedules. The messages themselves are real and take real time: a lag longer than that hides it, a
+lag of 0 adds it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ MOST_LATE = 0.5e-3  # seconds
 
 
 def oversleep(samples: int = 25) -> float:
-    """By how many seconds a short sleep on this machine typically lasts too long (some 0.1 ms).
+    """The typical overrun of a short sleep on this machine, in seconds (some 0.1 ms).
 
     Emulated blocks sleep that much less. They do not spin for the rest: with more ranks than cores, a spinning rank
-    would take the core that another one's wake-up needs. On a machine so busy that sleepers wait for a core it is
-    :data:`MOST_LATE`: how long they wait next time is not known, and blocks would end before their time.
+    would take the core that another's wake-up needs. On a machine so busy that sleepers wait for a core it is
+    :data:`MOST_LATE`: their next wait is not known, and blocks would end too early.
     """
     excess = []
     for _ in range(samples):
@@ -43,9 +43,9 @@ def oversleep(samples: int = 25) -> float:
 class Emulation(Worker):
     """Emulates the blocks of ``plan`` on one rank; one of the problem's time units lasts ``seconds_per_unit``.
 
-    ``now`` is the clock that all ranks share. The result of a block is the moment at which each block that waits for
-    it may begin, in the order of :meth:`~weft.solver.problem.Problem.dependencies`. The rank at a link's source keeps
-    the link's book, since it runs all the link's producers, on one device or lane, in the order of their transfers.
+    ``now`` is the clock that all ranks share. The result of a block is the earliest start of each block that waits for
+    it, in the order of :meth:`~weft.solver.problem.Problem.dependencies`. The rank at a link's source tracks when the
+    link is free, since it runs all the link's producers, on one device or lane, in the order of their transfers.
     """
 
     def __init__(self, plan: Plan, seconds_per_unit: float, now: Callable[[], float]) -> None:
@@ -60,7 +60,7 @@ class Emulation(Worker):
         self._link_free: dict[str, float] = {}
 
     def reads(self, work: Work) -> Sequence[Work]:
-        """All it waits for."""
+        """All the work it waits for."""
         return self.plan.awaits(work)
 
     def layout(self, what: Work, target: int) -> Mapping[str, Boundary]:
@@ -78,7 +78,7 @@ class Emulation(Worker):
         return wait if producers else None
 
     def task(self, work: Work) -> Task:
-        """Take the block's time."""
+        """Sleep for the block's duration."""
         block, _ = self.plan.vocabulary.known(work)
         leaving, seconds = self._leaving[block], self.plan.problem.blocks[block].duration * self.seconds_per_unit
 

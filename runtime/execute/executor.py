@@ -1,16 +1,16 @@
 """Runs one rank's instructions of a program. It never decides: the program is the order.
 
 Before the first step the instructions are compiled into actions (:mod:`weft.runtime.execute.compiling`), and a step
-runs them one after another; where a device has lanes, each of these in a thread of its own
+runs them one after another; where a device has lanes, each lane runs in its own thread
 (:mod:`weft.runtime.execute.lanes`).
 
-A SEND starts its transfer and goes on; receives are posted where the buffer table says
-(:mod:`weft.runtime.plan.buffers`), at their RECV or before; an instruction that computes first waits for what it needs.
-A result is kept until its last reader on this rank is done and its transfers are over. Only the last few SENDs may be
-unfinished: an older one is waited for, which bounds the memory and cannot deadlock, since a checked program runs
-through even if every SEND waits for its RECV (:mod:`weft.runtime.plan.check`).
+A SEND starts its transfer and returns; receives are posted at the place in the buffer table
+(:mod:`weft.runtime.plan.buffers`), at their RECV or before; an instruction that computes first waits for its inputs. A
+result is kept until its last reader on this rank is done and its transfers are over. Only the last few SENDs may be
+unfinished: an older one is waited for, which bounds the memory and cannot deadlock, since a checked program completes
+even if every SEND waits for its RECV (:mod:`weft.runtime.plan.check`).
 
-The buffer tables are all ranks', agreed on and proven before the first step.
+All ranks know all buffer tables, agreed on and proven before the first step.
 """
 
 from __future__ import annotations
@@ -39,36 +39,36 @@ __all__ = ["Executor", "Parcel", "Task", "Worker", "agree_on_buffers", "rank_tab
 
 
 class Worker(Protocol):
-    """What computes: a model's stages, or their emulation. Results are parcels: tensors by name."""
+    """Computes: a model's stages, or their emulation. Results are parcels: tensors by name."""
 
     def reads(self, work: Work) -> Sequence[Work]:
-        """Whose results ``work`` reads, out of those it waits for."""
+        """The work whose results ``work`` reads, among the work it waits for."""
 
     def keeps(self, work: Work) -> Work:
-        """The instruction of this rank, ``work`` or a later one, up to which what ``work`` reads may be looked at."""
+        """The last instruction of this rank, ``work`` or a later one, that may access the inputs of ``work``."""
         return work
 
     def layout(self, what: Work, target: int) -> Mapping[str, Boundary]:
-        """What the result of ``what`` looks like on its way to rank ``target``: at least one tensor. Called on both
-        ends, before the first step."""
+        """The tensors of the result of ``what`` as sent to rank ``target``: at least one. Called on both ends, before
+        the first step."""
 
     def message(self, what: Work, target: int) -> Callable[[Parcel], Parcel]:
-        """What makes of the result of ``what`` that which goes to rank ``target``, as :meth:`layout` has it; called
-        before the first step, as :meth:`task` is."""
+        """A function from the result of ``what`` to the message for rank ``target``, in :meth:`layout`; called before
+        the first step, like :meth:`task`."""
         return lambda result: result
 
     def task(self, work: Work) -> Task:
-        """What does ``work``: it is given results, among them all that ``work`` reads, and gives the result, which may
-        be empty."""
+        """A function that does ``work``: from results, among them all that ``work`` reads, to its result, which may be
+        empty."""
 
     def prepare(self, work: Work) -> Callable[[Mapping[Work, Parcel]], None] | None:
-        """What waits for that which ``work`` needs beside messages, if there is anything; not counted as part of it."""
+        """A function that waits for inputs of ``work`` beside messages, if there are any; not counted as part of it."""
         return None
 
 
 def rank_table(plan: Plan, rank: int, worker: Worker, reads: Callable[[Work], Iterable[Work]], *,
                early: bool = True) -> BufferTable:
-    """The buffer table of rank ``rank``, whose ``worker`` knows what its messages look like."""
+    """The buffer table of rank ``rank``, whose ``worker`` gives the layouts of its messages."""
     instructions = plan.program.ranks[rank]
     layouts: dict[Instruction, MessageLayout] = {}
     for instruction in instructions:
@@ -82,8 +82,8 @@ def agree_on_buffers(plan: Plan, session: Session, worker: Worker,
                      reads: Callable[[Work], Iterable[Work]]) -> Sequence[BufferTable]:
     """All ranks' tables, proven. All ranks must call it together.
 
-    Raises :class:`~weft.runtime.ranks.session.SessionError` if a rank replays another plan or has other ideas of a
-    message, and if the buffers do not fit.
+    Raises :class:`~weft.runtime.ranks.session.SessionError` if a rank replays another plan or disagrees on a message,
+    and if the buffers do not fit.
     """
     mine = rank_table(plan, session.rank, worker, reads, early=parse_transport(session.transport)[0].posts_early)
     keeps = {work: worker.keeps(work) for work in plan.program.works(session.rank)}
@@ -108,9 +108,8 @@ class Executor:
     """Runs rank ``session.rank`` of ``plan`` with ``worker``, any number of times, until it is closed.
 
     All ranks must make theirs together: they agree on their buffers, prove them, and connect. Raises
-    :class:`~weft.runtime.ranks.session.SessionError` where that fails. ``reduce`` sums gradients; without it nothing
-    does.
-    ``connect`` and ``agree`` are for ranks that are no processes among others: threads, or one rank by itself.
+    :class:`~weft.runtime.ranks.session.SessionError` where that fails. ``reduce`` sums gradients; without it they are
+    not summed. ``connect`` and ``agree`` are for ranks that are not separate processes: threads, or a single rank.
     """
 
     def __init__(self, plan: Plan, session: Session, worker: Worker,
@@ -135,10 +134,10 @@ class Executor:
         self._finishing = session.activity("finishing the batch")
         self._names = {work: work.block if isinstance(work, BlockWork) else
                        plan.problem.blocks[plan.vocabulary.known(work)[0]].name for work in self.wants}
-        self.begun = 0.0  # the moment, on the clock of all ranks, at which they last began together
+        self.begun = 0.0  # when they last began together, on the clock of all ranks
 
     def close(self) -> None:
-        """Give the buffers back."""
+        """Release the buffers."""
         self.actions, self.lanes = (), None
         self.slots.clear()
         self.transport.close()
@@ -146,11 +145,10 @@ class Executor:
     def run(self, *, together: bool = True) -> list[Measured]:
         """Run all instructions once; returns when each block ran, on the clock of all ranks.
 
-        ``together``: all ranks begin at one moment, as the first run must and a run whose times are held against the
-        plan should. Otherwise a rank begins when it comes to it, and messages are all it waits for: that saves what
-        meeting costs, some milliseconds. All ranks must say the same. Raises ``ConnectionError`` if another rank is
-        gone, what the worker raises, and :class:`~weft.runtime.ranks.session.SessionError` where a message cannot be
-        carried.
+        ``together``: all ranks begin at one moment, as the first run must and a run whose times are compared with the
+        plan should. Otherwise each rank begins at once and waits only for messages, which saves the cost of meeting,
+        some milliseconds. All ranks must pass the same value. Raises ``ConnectionError`` if another rank is gone, the
+        worker's exceptions, and :class:`~weft.runtime.ranks.session.SessionError` where a message cannot be carried.
         """
         try:
             return self._run(together)
@@ -180,7 +178,7 @@ class Executor:
 
 
 class _Compiler(Compiling):
-    """Walks through the instructions once, as a run would, and makes the actions of the run."""
+    """Walks through the instructions once, like a run, and makes its actions."""
 
     def __init__(self, executor: Executor, reduce: Callable[[Reduce], None] | None) -> None:
         super().__init__(executor)
@@ -223,8 +221,8 @@ class _Compiler(Compiling):
         yield self.compute(work)
 
     def _read(self, instruction: Recv) -> Iterator[Action]:
-        """Take a message whose shape the plan does not know, at the latest here: its SEND is over only then, and what
-        is proven of the program holds for SENDs that wait for their RECVs, not for readers of these."""
+        """Wait for a message whose shape the plan does not know, here at the latest: its SEND is over only then, and
+        the proofs about the program hold for SENDs that wait for their RECVs, not for later readers."""
         landing = self.arriving.get(instruction.what)
         if landing is not None and not landing.layout.is_known:
             yield from self._take(instruction.what, instruction)

@@ -1,15 +1,14 @@
 """Runs one rank's instructions where its device has lanes: each queue in a thread of its own.
 
 The device, each of its lanes and the rank's messages are queues (:mod:`weft.runtime.plan.lanes`), compiled before the
-first step into actions as one list would be (:mod:`weft.runtime.execute.compiling`). Between queues there are events:
-an instruction announces that it is done, and what needs that on another queue waits for it. On a GPU a queue is a
-stream too: its thread starts kernels there, and an event is one of the stream, so kernels wait for kernels and threads
-only for the start of them. A fault on one queue ends the run with what that queue was at; the others stop where they
-are.
+first step into actions as a single list would be (:mod:`weft.runtime.execute.compiling`). Between queues there are
+events: an instruction announces that it is done, and instructions on other queues that need it wait for that. On a GPU
+a queue is a stream too: its thread launches kernels there, and an event is one of the stream, so kernels wait for
+kernels and threads only for their launch. A fault on one queue ends the run with that queue's activity; the others stop
+where they are.
 
-A result is kept until all that read it on this rank have. A message is waited for by whichever lane comes to it first,
-and a slot is posted again only when all that read what lay there are done: a lane that is late would else find another
-message.
+A result is kept until all its readers on this rank are done. The first lane that needs a message waits for it, and a
+slot is posted again only when all readers of its content are done: a late lane would otherwise find another message.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from weft.runtime.ranks.words import Activity
 if TYPE_CHECKING:
     from weft.runtime.execute.executor import Executor
 
-MESSAGES = -1  # the queue that is no device
+MESSAGES = -1  # the queue that is not a device
 
 
 class _Stopped(Exception):
@@ -41,27 +40,27 @@ class _Stopped(Exception):
 
 
 class _Batch(Batch):
-    """One run, as all queues see it: what is done, what is still to be read, and whether one has failed."""
+    """One run, as all queues see it: what is done, what is still to be read, and whether a queue has failed."""
 
     __slots__ = ("done", "failed", "left", "lock", "marks")
 
     def __init__(self, session: Session, keys: Sequence[Hashable], readers: Mapping[Work, int]) -> None:
         super().__init__(stopwatch(session))
         self.done = {key: threading.Event() for key in keys}
-        self.marks: dict[Hashable, torch.cuda.Event] = {}  # on a GPU: when the kernels before are over
+        self.marks: dict[Hashable, torch.cuda.Event] = {}  # on a GPU: when the earlier kernels are over
         self.left = dict(readers)
         self.lock = threading.Lock()
         self.failed = False
 
     def fail(self) -> None:
-        """Let no queue wait for another any more."""
+        """Stop all queues from waiting for each other."""
         self.failed = True
         for event in self.done.values():
             event.set()
 
 
 class _OnQueue(Batch):
-    """The same run as one queue sees it: with a stopwatch of its own."""
+    """The same run as one queue sees it: with its own stopwatch."""
 
     __slots__ = ("all",)
 
@@ -95,9 +94,9 @@ class InLanes:
                          for queue in self.queues}
 
     def run(self) -> Callable[[], list[tuple[Work, float, float]]]:
-        """Run all queues once, to their ends; the result gives when each block ran.
+        """Run all queues once, to their ends; the result returns when each block ran.
 
-        Raises what an action of any queue raises, of the first that does.
+        Raises the exception of the first queue that fails.
         """
         shared = _Batch(self.session, self._keys, self._readers)
         batches = {queue: _OnQueue(self.session, shared) for queue in self.queues}
@@ -123,7 +122,7 @@ class InLanes:
                     action.run(batch)
         except _Stopped:
             pass
-        except BaseException as error:  # the thread that runs the rank raises it
+        except BaseException as error:  # raised by the thread that runs the rank
             fault = Activity(f"{self.session.watch.text}, on {self._names[queue]}"), error
             batch.all.fail()
         finally:
@@ -136,8 +135,8 @@ class InLanes:
 
 
 class _LaneCompiler(Compiling):
-    """Makes the actions of every queue. Names of what is announced: a Work is done; ``("here", work, device)``: the
-    device has come to a block that holds several; ``("posted", work)``: the receive of its result is."""
+    """Makes the actions of every queue. Names of announcements: a Work is done; ``("here", work, device)``: the device
+    has reached a block on several devices; ``("posted", work)``: the receive of its result is posted."""
 
     def __init__(self, executor: Executor) -> None:
         super().__init__(executor)
@@ -149,7 +148,7 @@ class _LaneCompiler(Compiling):
         self.keys: dict[Hashable, None] = dict.fromkeys(self.wants)
 
     def lane(self, device: int) -> Iterator[Action]:
-        """The actions of ``device``: those of each block are run by the first of its devices on this rank."""
+        """The actions of ``device``: each block runs on the first of its devices on this rank."""
         for work in self.lanes[device]:
             first, *others = self._held(work)
             if device != first:
@@ -161,7 +160,7 @@ class _LaneCompiler(Compiling):
 
     def messages(self) -> Iterator[Action]:
         """The actions of messages, in the order of the rank's list."""
-        lying: dict[int, Landing] = {}  # what was posted in a slot last
+        lying: dict[int, Landing] = {}  # the last landing posted in each slot
         leaving: list[tuple[int, Send]] = []
         kept_until: dict[Work, set[Work]] = {}
         for work, wants in self.wants.items():
@@ -205,7 +204,7 @@ class _LaneCompiler(Compiling):
             yield _releasing(wants.reads)
 
     def _take(self, what: Work, reader: Instruction) -> Action:
-        """Wait for ``what``, for ``reader``, if nobody else has."""
+        """Wait for ``what``, for ``reader``, unless another queue has."""
         landing, lock = self.landings[what], self.locks[what]
         slot = self.slot(landing)
 
@@ -224,7 +223,7 @@ class _LaneCompiler(Compiling):
         return self.plan.vocabulary.ranks.held(self.rank, self.plan.vocabulary.known(work)[0])
 
     def _announce(self, key: Hashable) -> Action:
-        """Say that what has the name ``key`` is done."""
+        """Announce that the event ``key`` is done."""
         self.keys[key], on_gpu = None, self.on_gpu
 
         def announce(batch: Batch) -> None:
@@ -236,7 +235,7 @@ class _LaneCompiler(Compiling):
         return Action(f"announcing {key}", announce)
 
     def _await(self, keys: Sequence[Hashable], reads: Sequence[Work] = ()) -> Action:
-        """Wait for what other queues announce; of ``reads`` this queue reads the results."""
+        """Wait for announcements of other queues; this queue reads the results of ``reads``."""
         on_gpu, rest = self.on_gpu, self.watch.rest
 
         def wait(batch: Batch) -> None:
@@ -250,7 +249,7 @@ class _LaneCompiler(Compiling):
                     raise _Stopped
                 if on_gpu:
                     torch.cuda.current_stream().wait_event(shared.marks[key])
-            for what in reads if on_gpu else ():  # memory of another stream's must not be used anew before it is read
+            for what in reads if on_gpu else ():  # memory of another stream must not be reused before it is read
                 for tensor in shared.results[what].values():
                     tensor.record_stream(torch.cuda.current_stream())
 
@@ -258,7 +257,7 @@ class _LaneCompiler(Compiling):
 
 
 def _releasing(whats: Sequence[Work]) -> Action:
-    """One that reads ``whats`` has: after the last one results are released."""
+    """Count one reader of ``whats`` as done: after the last one the results are released."""
     def release(batch: Batch) -> None:
         shared = _shared(batch)
         with shared.lock:

@@ -1,8 +1,8 @@
-"""Micro-batches that arrive when a plan has them begin, and how long each then takes.
+"""Micro-batches that arrive when the plan begins them, and how long each then takes.
 
-A program is an order: run only by that, every micro-batch is there from the start, and those that come before their
-time queue. Under a plan for inference they come one after another. Here no block that begins a micro-batch starts
-before the plan has the micro-batch begin; all others follow by order, which can only be sooner than planned.
+A program is an order: run by order alone, every micro-batch is there from the start, and early ones queue. Under a plan
+for inference they arrive one after another. Here no block that begins a micro-batch starts before the plan begins that
+micro-batch; all others follow by order, which can only be sooner than planned.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from weft.runtime.ranks.session import Session
 
 
-SIGN_OF_LIFE = 0.5  # seconds: a rank that waits for a micro-batch is not stuck, and says so as often
+SIGN_OF_LIFE = 0.5  # seconds: a rank that waits for a micro-batch is not stuck, and reports at this interval
 
 
 def arrivals(plan: Plan) -> tuple[float, ...]:
-    """When ``plan`` has each micro-batch begin: its first start on any rank, in the problem's time unit. Of jobs, all
-    micro-batches with one number begin together."""
+    """When ``plan`` begins each micro-batch: its first start on any rank, in the problem's time unit. Micro-batches of
+    several jobs with one number begin together."""
     found = [float("inf")] * _count(plan)
     for work, (start, _) in plan.times.items():
         found[work.micro_batch] = min(found[work.micro_batch], start)
@@ -40,9 +40,9 @@ def _count(plan: Plan) -> int:
 class Paced:
     """``worker``, whose blocks that begin a micro-batch wait for it to arrive.
 
-    ``begun`` tells the moment on the session's clock at which the run began, as soon as it has; ``seconds_per_unit`` is
-    what one of the plan's time units lasts. A wait is not counted as part of a block, and may last longer than the
-    session's timeout.
+    ``begun`` returns the moment on the session's clock at which the run began, once it has; ``seconds_per_unit`` is the
+    length of one of the plan's time units. A wait is not counted as part of a block, and may exceed the session's
+    timeout.
     """
 
     def __init__(self, worker: Worker, plan: Plan, session: Session, seconds_per_unit: float,
@@ -59,7 +59,7 @@ class Paced:
                         if plan.vocabulary.block(work) in first}
 
     def prepare(self, work: Work) -> Callable[[Mapping[Work, Parcel]], None] | None:
-        """Wait until the micro-batch is there, then for what ``worker`` waits for."""
+        """Wait until the micro-batch arrives, then for the inputs that ``worker`` waits for."""
         then, arrival = self.worker.prepare(work), self.arrival.get(work)
         if arrival is None:
             return then

@@ -6,7 +6,7 @@ with the gradient of the soft ones (straight through). Evaluation takes the best
 et al., 2021) weighs the best expert by its probability; ``top2`` (Lepikhin et al., 2020) the best two by theirs, made
 to add up to 1.
 
-When the next phase is due, by the density that the gate shows: one rule with hysteresis.
+When the next phase is due, by the gate's measured density: one rule with hysteresis.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GateKind: TypeAlias = Literal["dts", "switch", "top2"]
 
 @dataclass(frozen=True, slots=True)
 class GateTemperature:
-    """Falls from ``start`` to ``end`` in ``decay`` steps, ``exponential`` or straight, and stays there."""
+    """Falls from ``start`` to ``end`` in ``decay`` steps, ``exponential`` or linear, and stays there."""
 
     start: float = 2.0
     end: float = 0.1
@@ -50,7 +50,8 @@ class GateTemperature:
 
 
 class Gating(NamedTuple):
-    """By token and expert: ``weights``, 0 where ``mask`` is not set. ``loss``: the auxiliary loss that evens loads."""
+    """By token and expert: ``weights``, 0 where ``mask`` is not set. ``loss``: the auxiliary loss that balances
+    loads."""
 
     weights: Tensor
     mask: Tensor
@@ -60,8 +61,8 @@ class Gating(NamedTuple):
 class Gate(nn.Module):
     """The gate of ``experts`` experts over tokens of width ``hidden``.
 
-    ``temperature``, ``threshold`` and ``hard_at`` are the dense-to-sparse gate's. :attr:`step` is where training is;
-    who trains sets it. Random numbers are torch's own. Raises ``ValueError`` for settings that mean nothing.
+    ``temperature``, ``threshold`` and ``hard_at`` are the dense-to-sparse gate's. :attr:`step` is the training step,
+    set by the trainer. Random numbers are torch's own. Raises ``ValueError`` for invalid settings.
     """
 
     def __init__(self, hidden: int, experts: int, kind: GateKind = "dts", *, temperature: GateTemperature | None = None,
@@ -81,7 +82,7 @@ class Gate(nn.Module):
 
     @property
     def is_hard(self) -> bool:
-        """Whether training has come to where one expert is used."""
+        """Whether training has reached the step from which one expert is used."""
         return self.hard_at is not None and self.step >= self.hard_at
 
     def forward(self, x: Tensor) -> Gating:
@@ -108,14 +109,14 @@ class Gate(nn.Module):
 
 def balance(weights: Tensor, mask: Tensor) -> Tensor:
     """Experts squared times the mean over experts of their mean weight times the share of tokens that use them: least
-    where all are used alike. A number for these tokens; 0 of none."""
+    where all are used alike. A scalar for these tokens; 0 for none."""
     if not len(weights):
         return weights.sum()
     return weights.shape[1] * (weights.mean(0) * mask.to(weights.dtype).mean(0)).sum()
 
 
 def _one_hot(values: Tensor) -> Tensor:
-    """Where the greatest value of each row is, the first of equal ones."""
+    """The position of the greatest value of each row, the first of equal ones."""
     return torch.zeros_like(values, dtype=torch.bool).scatter_(-1, values.argmax(-1, keepdim=True), True)
 
 
@@ -128,11 +129,11 @@ def _best(soft: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 class DensityMonitor:
-    """The phase that is due, of those between ``borders``, which are densities and fall.
+    """The phase that is due, between ``borders``, which are descending densities.
 
-    The measured density is smoothed (each new one counts ``share``). A border is passed where the smoothed density is
-    beyond it by more than ``margin`` of it, downwards or back: so noise within the margins switches nothing. Raises
-    ``ValueError`` for borders that do not fall and settings that mean nothing.
+    The measured density is smoothed (each new one counts ``share``). A border is passed when the smoothed density is
+    beyond it by more than the share ``margin`` of it, downwards or back: so noise within the margins switches nothing.
+    Raises ``ValueError`` for borders that do not descend and invalid settings.
     """
 
     def __init__(self, borders: Sequence[float], *, margin: float = 0.05, share: float = 0.1, phase: int = 0) -> None:
@@ -146,7 +147,7 @@ class DensityMonitor:
         self.density: float | None = None
 
     def update(self, density: float) -> int:
-        """Take in a measured ``density``; the phase that is due from now on."""
+        """Record a measured ``density``; returns the phase that is due from now on."""
         self.density = density if self.density is None else self.density + self.share * (density - self.density)
         while self.phase < len(self.borders) and self.density < self.borders[self.phase] * (1 - self.margin):
             self.phase += 1

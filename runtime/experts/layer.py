@@ -1,8 +1,8 @@
-"""A layer of experts that live on several ranks, each with its own tokens.
+"""A layer of experts on several ranks, each rank with its own tokens.
 
-Products of rows with the weights of the expert that each belongs to, rows of an expert behind each other.
+Products of rows with the weights of their experts, rows sorted by expert.
 
-Rows that go from every rank to every rank, as many as each pair needs: forward, and their gradients back.
+Rows sent from every rank to every rank, as many as each pair needs: forward, and their gradients back.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from weft.runtime.experts.gate import Gate
 
 @dataclass(frozen=True, slots=True)
 class ExpertPlacement:
-    """``holders``: by expert, the ranks of ``ranks`` that hold it, rising. An expert on several is replicated: each of
-    them computes it for its own tokens and its share of the others'."""
+    """``holders``: by expert, the ranks of ``ranks`` that have it, ascending. An expert on several is replicated: each
+    of them computes it for its own tokens and its share of the others'."""
 
     ranks: int
     holders: tuple[tuple[int, ...], ...]
@@ -36,7 +36,7 @@ class ExpertPlacement:
 
     @classmethod
     def even(cls, experts: int, ranks: int) -> ExpertPlacement:
-        """As many on each rank, in order. Raises ``ValueError`` where that cannot be."""
+        """As many on each rank, in order. Raises ``ValueError`` if the numbers do not divide."""
         if ranks < 1 or experts < 1 or experts % ranks:
             raise ValueError(f"{experts} experts do not divide among {ranks} ranks evenly: give a multiple, or say "
                              "which ranks hold each")
@@ -48,11 +48,11 @@ class ExpertPlacement:
         return cls(ranks, (tuple(range(ranks)),) * experts)
 
     def on(self, rank: int) -> tuple[int, ...]:
-        """The experts that ``rank`` holds."""
+        """The experts on ``rank``."""
         return tuple(expert for expert, ranks in enumerate(self.holders) if rank in ranks)
 
     def target(self, expert: int, rank: int) -> int:
-        """Where a token of ``rank`` goes for ``expert``: nowhere else if it is here."""
+        """The rank that computes ``expert`` for a token of ``rank``: the same one if it has the expert."""
         ranks = self.holders[expert]
         return rank if rank in ranks else ranks[rank % len(ranks)]
 
@@ -67,11 +67,11 @@ class Expert(nn.Module):
 
 
 class ExpertLayer(nn.Module):
-    """Tokens through the experts that ``gate`` gives them, wherever these are.
+    """Tokens through the experts that ``gate`` chooses, on any rank.
 
-    Without a ``group`` of ranks all experts are here. ``placement`` says who holds what; the parameters of those here
-    are ``experts.<number>.up`` and ``.down``, the same names on any rank. After a forward, :attr:`loss` is the gate's
-    auxiliary loss of this rank's tokens and :attr:`density` the experts that one of them used on average.
+    Without a ``group`` of ranks all experts are local. ``placement`` maps experts to ranks; the parameters of the local
+    ones are ``experts.<number>.up`` and ``.down``, the same names on any rank. After a forward, :attr:`loss` is the
+    gate's auxiliary loss of this rank's tokens and :attr:`density` the mean number of experts of a token.
     """
 
     def __init__(self, gate: Gate, hidden: int, inner: int, placement: ExpertPlacement, rank: int = 0,
@@ -82,7 +82,7 @@ class ExpertLayer(nn.Module):
                              "are placed")
         self.gate, self.hidden, self.inner, self.placement = gate, hidden, inner, placement
         self.rank, self.group, self.dtype = rank, group, dtype
-        # Every rank draws all experts' first weights, so that these do not depend on where they are.
+        # Every rank draws the initial weights of all experts, so that these do not depend on the placement.
         drawn = [Expert(hidden, inner, dtype) for _ in placement.holders]
         self.experts = nn.ModuleDict({str(expert): drawn[expert] for expert in placement.on(rank)})
         self.loss: Tensor = torch.zeros(())
@@ -95,13 +95,13 @@ class ExpertLayer(nn.Module):
         return self.placement.on(self.rank)
 
     def expert(self, number: int) -> Expert:
-        """The expert of that number, which is on this rank."""
+        """Expert ``number``, which is on this rank."""
         found = self.experts[str(number)]
         assert isinstance(found, Expert)
         return found
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x`` (..., hidden) to the weighted sum of its experts' results."""
+        """Map ``x`` (..., hidden) to the weighted sum of its experts' results."""
         tokens = x.reshape(-1, self.hidden)
         weights, mask, self.loss = self.gate(tokens)
         token, expert = mask.nonzero(as_tuple=True)
@@ -123,7 +123,7 @@ class ExpertLayer(nn.Module):
         received = exchange_counts(sent, self.group)
         out, back = sent.sum(1).tolist(), received.sum(1).tolist()
         rows = exchange(rows, out, back, self.group)
-        # From every rank rows come by expert: brought together they are those of the first expert, of the next ...
+        # Rows from each rank are sorted by expert: regroup them by expert over all ranks.
         kinds = torch.arange(experts, device=rows.device).repeat(ranks).repeat_interleave(received.flatten())
         order = torch.argsort(kinds, stable=True)
         found = self._local(rows[order], received.sum(0).tolist())
@@ -141,15 +141,15 @@ def experts_in(module: nn.Module) -> dict[str, ExpertLayer]:
     return {name: layer for name, layer in module.named_modules() if isinstance(layer, ExpertLayer)}
 
 
-#: What torch has a grouped product of; for other types there is a loop.
+#: The types for which torch has a grouped product; for others there is a loop.
 _GROUPED = {"cuda": (torch.bfloat16,), "cpu": (torch.bfloat16, torch.float32)}
-#: It reads rows of so many bytes at once.
+#: It reads rows in units of this many bytes.
 _ALIGNMENT = 16
 
 
 def grouped_product(x: Tensor, counts: Sequence[int], weights: Sequence[Tensor]) -> Tensor:
-    """Of ``x`` the first ``counts[0]`` rows times ``weights[0]`` (in, out), the next ``counts[1]`` times ``weights[1]``
-    and so on: one product where torch has it, else one for each expert that has rows."""
+    """The first ``counts[0]`` rows of ``x`` times ``weights[0]`` (in, out), the next ``counts[1]`` times ``weights[1]``
+    and so on: one product where torch supports it, else one for each expert that has rows."""
     if not weights or not len(x):
         out = weights[0].shape[1] if weights else x.shape[1]
         return x[:0].sum(1, keepdim=True).expand(0, out)
@@ -167,11 +167,11 @@ def _is_grouped(x: Tensor, weight: Tensor) -> bool:
 
 
 def exchange(rows: Tensor, sent: Sequence[int], received: Sequence[int], group: dist.ProcessGroup | None) -> Tensor:
-    """What this rank gets where rank i sends to rank j the next ``sent[j]`` of its ``rows``; ``received[i]`` rows come
-    from rank i, in the order of ranks. Gradients go the other way.
+    """This rank's received rows, where rank i sends rank j the next ``sent[j]`` of its ``rows``; ``received[i]`` rows
+    come from rank i, in the order of ranks. Gradients go the other way.
 
-    All ranks call it together, and all run its backward together, also those that have no rows: so what comes out needs
-    a gradient on every rank wherever gradients are made.
+    All ranks call it together, and all run its backward together, including those without rows: so the result must
+    require a gradient on every rank wherever gradients are made.
     """
     anchor = torch.zeros((), requires_grad=torch.is_grad_enabled())
     found: Tensor = _Exchange.apply(rows, anchor, list(sent), list(received), group)  # type: ignore[no-untyped-call]
@@ -179,7 +179,7 @@ def exchange(rows: Tensor, sent: Sequence[int], received: Sequence[int], group: 
 
 
 def exchange_counts(counts: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    """Row i of what comes out is this rank's row of the ``counts`` (ranks, n) of rank i."""
+    """Row i of the result is this rank's row of the ``counts`` (ranks, n) of rank i."""
     found = torch.empty_like(counts)
     dist.all_to_all_single(found, counts.contiguous(), group=group)
     return found

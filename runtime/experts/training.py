@@ -1,14 +1,14 @@
-"""Training with experts on several ranks: gradients summed, phases switched between steps, checkpoints that know them.
+"""Training with experts on several ranks: gradients summed, phases switched between steps, checkpoints with phases.
 
-Every rank has its own tokens, a copy of all that is no expert, and the experts that the phase's placement gives it. A
-step is what one process would make of the mean of the ranks' losses: gradients of copies are averaged over all ranks,
-those of an expert are the sum over the ranks that hold it, divided by the number of all. An expert that got no token
-has a gradient of zero, so that the optimizer does the same wherever it is.
+Every rank has its own tokens, a copy of all other modules, and the experts of the phase's placement. A step is that of
+one process on the mean of the ranks' losses: gradients of copies are averaged over all ranks, those of an expert are
+the sum over the ranks that have it, divided by the number of all ranks. An expert without tokens has a gradient of
+zero, so that the optimizer does the same for any placement.
 
-A checkpoint has every expert under its own name (:mod:`weft.runtime.checkpoint.model_checkpoint`), and says the phase
-and the family that it is of; it is taken up in that phase.
+A checkpoint has every expert under its own name (:mod:`weft.runtime.checkpoint.model_checkpoint`), and records the
+phase and the family; it is loaded in that phase.
 
-Experts that move between ranks between two steps, with what the optimizer keeps of them.
+Experts that move between ranks between two steps, with their optimizer state.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ExpertFamily:
 
     @cached_property
     def digest(self) -> str:
-        """Tells families apart."""
+        """Identifies the family."""
         facts = [[placement.ranks, placement.holders] for placement in self.placements]
         return hashlib.sha256(json.dumps([facts, self.borders]).encode()).hexdigest()[:16]
 
@@ -65,8 +65,8 @@ class ExpertTraining:
     ``optimizer`` over its parameters.
 
     ``balance``: weight of the gates' auxiliary losses. ``margin``, ``share``: see
-    :class:`~weft.runtime.experts.gate.DensityMonitor`. All ranks call all methods together. Raises ``ValueError``
-    where the module has no layer of experts, or one that is placed otherwise.
+    :class:`~weft.runtime.experts.gate.DensityMonitor`. All ranks call all methods together. Raises ``ValueError`` if
+    the module has no layer of experts, or one with another placement.
     """
 
     def __init__(self, session: Session, module: nn.Module, optimizer: Optimizer, family: ExpertFamily, *,
@@ -85,12 +85,12 @@ class ExpertTraining:
                             if 1 < len(ranks) < session.world})
         self.monitor = DensityMonitor(family.borders, margin=margin, share=share)
         self.phase = self.done = 0
-        self.switches: list[tuple[int, int, int]] = []  # before which step, to which phase, bytes received here
+        self.switches: list[tuple[int, int, int]] = []  # step that it precedes, new phase, bytes received here
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def step(self, loss_of: Callable[[nn.Module, int], Tensor]) -> float:
-        """One step: ``loss_of(module, step)`` is this rank's loss. Gives the mean of the ranks' losses, without the
+        """One step: ``loss_of(module, step)`` is this rank's loss. Returns the mean of the ranks' losses, without the
         auxiliary ones; afterwards the next phase begins if it is due."""
         for layer in self.layers.values():
             layer.gate.step = self.done
@@ -111,7 +111,7 @@ class ExpertTraining:
         return float(mean)
 
     def switch(self, phase: int) -> None:
-        """Move experts to where ``phase`` has them."""
+        """Move experts to their ranks in ``phase``."""
         received = sum(move_experts(layer, self.optimizer, self.family.placements[phase])
                        for layer in self.layers.values())
         self.phase = self.monitor.phase = phase
@@ -136,7 +136,7 @@ class ExpertTraining:
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Save all that goes on from here; gives the checkpoint's folder."""
+        """Save the training state; returns the checkpoint's folder."""
         said = {"family": self.family.digest, "number": self.phase, "density": self.monitor.density}
         firsts = {str(expert) for expert, ranks in enumerate(self.family.placements[self.phase].holders)
                   if ranks[0] == self.session.rank}
@@ -146,7 +146,7 @@ class ExpertTraining:
                     about={"phase": said})
 
     def resume(self, folder: str | os.PathLike[str]) -> int:
-        """Go on from the newest checkpoint in ``folder``, in its phase; the steps behind it (0 without one).
+        """Resume from the newest checkpoint in ``folder``, in its phase; returns its number of steps (0 without one).
 
         Raises :class:`~weft.runtime.ranks.session.SessionError` for one that is damaged, or of another family or model.
         """
@@ -172,7 +172,7 @@ class ExpertTraining:
         return {id(parameter): name for name, parameter in self.module.named_parameters()}
 
     def _expert_in(self, name: str) -> str | None:
-        """The number of the expert that the parameter ``name`` is of."""
+        """The number of the expert with the parameter ``name``."""
         for layer in self.layers:
             rest = name.removeprefix(f"{layer}.experts." if layer else "experts.")
             if rest != name:
@@ -181,15 +181,15 @@ class ExpertTraining:
 
 
 def moved(before: ExpertPlacement, after: ExpertPlacement) -> Iterator[tuple[int, int, int]]:
-    """Who sends what: expert, from, to. Copies take turns in sending."""
+    """The moves: expert, from, to. Replicas take turns in sending."""
     for expert, (had, have) in enumerate(zip(before.holders, after.holders, strict=True)):
         for turn, target in enumerate(rank for rank in have if rank not in had):
             yield expert, had[turn % len(had)], target
 
 
 def move_experts(layer: ExpertLayer, optimizer: Optimizer, after: ExpertPlacement) -> int:
-    """Bring the experts of ``layer`` to where ``after`` has them; the bytes that this rank received. All ranks call it
-    together, between a step and the next forward: gradients do not move.
+    """Move the experts of ``layer`` to their ranks in ``after``; returns the bytes that this rank received. All ranks
+    call it together, between a step and the next forward: gradients do not move.
 
     Raises ``ValueError`` for a placement of other experts or ranks.
     """
@@ -222,8 +222,8 @@ def move_experts(layer: ExpertLayer, optimizer: Optimizer, after: ExpertPlacemen
 
 
 def place_anew(layer: ExpertLayer, optimizer: Optimizer, after: ExpertPlacement) -> None:
-    """Give ``layer`` the experts that ``after`` has here: those that stay are the same parameters with their state,
-    those that come are empty."""
+    """Give ``layer`` the experts of this rank in ``after``: remaining ones are the same parameters with their state,
+    new ones are uninitialized."""
     device = layer.gate.logits.weight.device
     kept: dict[str, nn.Module] = {}
     comes: list[nn.Parameter] = []
@@ -232,7 +232,7 @@ def place_anew(layer: ExpertLayer, optimizer: Optimizer, after: ExpertPlacement)
         if name in layer.experts:
             kept[name] = layer.experts[name]
             continue
-        with torch.random.fork_rng(devices=[]):  # drawn numbers would be others' on this rank alone
+        with torch.random.fork_rng(devices=[]):  # drawing would advance the generator on this rank alone
             kept[name] = Expert(layer.hidden, layer.inner, layer.dtype).to(device)
         comes += kept[name].parameters()
     goes = {id(p) for name, expert in layer.experts.items() if name not in kept for p in expert.parameters()}
@@ -248,7 +248,7 @@ def place_anew(layer: ExpertLayer, optimizer: Optimizer, after: ExpertPlacement)
 
 
 def _tensors(parameter: nn.Parameter, state: dict[str, Tensor]) -> list[Tensor]:
-    """A parameter and what the optimizer keeps of it, in one order on all ranks."""
+    """A parameter and its optimizer state, in one order on all ranks."""
     return [parameter, *(state[key] for key in sorted(state) if isinstance(state[key], Tensor))]
 
 

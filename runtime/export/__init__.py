@@ -1,14 +1,14 @@
 """How is a schedule written in the formats of other tools, and read back?
 
-In: a schedule, or another tool's file. Out: that file, or a schedule. What a format cannot express is refused in one
-sentence (:mod:`~weft.runtime.export.refusal`). Of the rooms, only ``weft`` uses this one. One file a format:
+In: a schedule, or another tool's file. Out: that file, or a schedule. Features that a format cannot express are refused
+in one sentence (:mod:`~weft.runtime.export.refusal`). Of the rooms, only ``weft`` uses this one. One file a format:
 
-- ``torch.distributed.pipelining``: its words (:mod:`~weft.runtime.export.torch_actions`), written
+- ``torch.distributed.pipelining``: its vocabulary (:mod:`~weft.runtime.export.torch_actions`), written
   (:mod:`~weft.runtime.export.torch_csv`), read (:mod:`~weft.runtime.export.torch_import`) and checked
   (:mod:`~weft.runtime.export.torch_check`);
-- the tools that train: what each can run, in which order, its writer and reader (:mod:`~weft.runtime.export.tools`),
-  on GPUs that compute together as ranks (:mod:`~weft.runtime.export.ranks`), with whole backwards
-  (:mod:`~weft.runtime.export.whole_backwards`);
+- training tools: the schedules that each can run, in which order, its writer and reader
+  (:mod:`~weft.runtime.export.tools`), with GPUs that compute together as ranks (:mod:`~weft.runtime.export.ranks`), and
+  with whole backwards (:mod:`~weft.runtime.export.whole_backwards`);
 - Tessel (:mod:`~weft.runtime.export.tessel`);
 - Perfetto's and Chrome's traces (:mod:`~weft.runtime.export.perfetto`).
 """

@@ -1,7 +1,7 @@
 """A schedule as a trace for ui.perfetto.dev or chrome://tracing (the Chrome "Trace Event Format", JSON).
 
-One process holds the plan with a thread a device; a second one, if there is a measured timeline, holds the run. Where
-devices have lanes there are such processes for each device, whose threads are the device and its lanes.
+One process has the plan with a thread a device; a second one, if there is a measured timeline, has the run. If devices
+have lanes there are such processes for each device, whose threads are the device and its lanes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Event: TypeAlias = dict[str, Any]
 
 PLAN, RUN = 1, 2  # processes; threads are devices + 1, since 0 is the idle thread of a machine
 
-#: Microseconds in a time unit. Units that are not of time are drawn as milliseconds.
+#: Microseconds in a time unit. Units other than time are drawn as milliseconds.
 MICROSECONDS = {"s": 1e6, "ms": 1e3, "us": 1.0, "µs": 1.0, "ns": 1e-3}
 
 #: Names of the trace viewer's own colours, near those of the pictures.
@@ -31,7 +31,7 @@ COLOURS = {BlockKind.FORWARD: "thread_state_running", BlockKind.BACKWARD: "threa
            BlockKind.INPUT_GRAD: "terrible", BlockKind.WEIGHT_GRAD: "good",
            BlockKind.RECOMPUTE: "rail_response", BlockKind.COLLECTIVE: "yellow", BlockKind.OTHER: "grey"}
 
-#: Arrows start and end this share of a slice inside it: at its very edge they would belong to its neighbour.
+#: Arrows start and end this share of a slice inside it: at its edge they would belong to its neighbour.
 INSIDE = 1e-3
 
 
@@ -74,8 +74,7 @@ def _header(schedule: Schedule, process: int, name: str) -> Iterator[Event]:
 
 
 def _process(problem: Problem, process: int, device: int) -> int:
-    """The number of the process that holds the device's thread: the plan's or the run's, of each device with its lanes
-    where there are lanes."""
+    """The process number of the device's thread: the plan's or the run's, or, with lanes, that of its device."""
     return process + 2 * problem.pool_of[device] if problem.has_lanes else process
 
 
@@ -113,7 +112,7 @@ def _counters(schedule: Schedule, scale: float) -> Iterator[Event]:
     for device, description in enumerate(schedule.problem.devices):
         if description.lane_of is not None:
             continue
-        levels = dict(schedule.memory_profile(device))  # of several steps at one time the last holds
+        levels = dict(schedule.memory_profile(device))  # of several steps at one time the last one counts
         for time, level in levels.items():
             yield {"ph": "C", "pid": _process(schedule.problem, PLAN, device), "name": f"memory of {description.name}",
                    "ts": time * scale, "args": {schedule.problem.memory_unit or "memory": level}}
@@ -137,7 +136,7 @@ def _arrows(schedule: Schedule, scale: float) -> Iterator[Event]:
                 number += 1
                 ends = {"name": "transfer", "cat": "transfer", "id": number}
                 rank = ranks.of_device[target]
-                sender = at[senders.get(rank, rank)]  # where the rank ran it itself, from another of its lanes
+                sender = at[senders.get(rank, rank)]  # if the rank ran it itself, from another of its lanes
                 yield {"ph": "s", "pid": _process(problem, PLAN, sender), **ends, "tid": sender + 1,
                        "ts": leave * scale}
                 yield {"ph": "f", "bp": "e", "pid": _process(problem, PLAN, target), **ends, "tid": target + 1,

@@ -10,8 +10,8 @@ from weft.solver.schedule import Schedule
 
 
 def as_ranks(schedule: Schedule, tool: str, *, unequal: bool = False) -> tuple[Schedule, int]:
-    """``schedule`` with GPUs that run the same blocks as one device, and how many GPUs each device then is (the least
-    of them, where they may be ``unequal``).
+    """``schedule`` with GPUs that run the same blocks as one device, and the number of GPUs of each device (the least
+    one, if they may be ``unequal``).
 
     Raises :class:`~weft.runtime.export.refusal.ExportError`, on behalf of ``tool``, for groups of unequal sizes and for
     blocks on several groups: tools have one degree of tensor parallelism for all stages.

@@ -1,4 +1,4 @@
-"""What a format cannot say is refused in one sentence."""
+"""Schedules that a format cannot express are refused in one sentence."""
 
 from __future__ import annotations
 

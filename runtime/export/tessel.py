@@ -5,7 +5,7 @@ takes, memory change on each of its devices, ``forward`` or ``backward``, which 
 devices); ``repetend``, the first step of the part to be repeated and the one behind it. Steps are whole numbers. There
 are no dependencies, no transfers, no names and no capacities in it.
 
-``gid`` is the block's place in the problem's list. Tessel's own files count a micro-batch's blocks by their start.
+``gid`` is the block's index in the problem's list. Tessel's own files count a micro-batch's blocks by their start.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def tessel_to_json(schedule: Schedule) -> dict[str, Any]:
 
     A step is the greatest time that all durations and transfers are multiples of; with more than a million such steps
     (Tessel lists each) they are ranks in time instead, see :func:`weft.runtime.export.whole_steps.ranked_steps`. Both
-    halves of a split backward are ``backward``; workspace and transfers leave no trace but the times. ``repetend`` is
-    empty, at the end, where no stretch of steps holds every block once and repeats as it is.
+    halves of a split backward are ``backward``; workspace and transfers show only in the times. ``repetend`` is empty,
+    at the end, if no stretch of steps has every block once and repeats exactly.
 
     Raises :class:`~weft.runtime.export.refusal.ExportError` for a block of another kind, and for one that takes
     different amounts of memory on its devices.
@@ -70,7 +70,7 @@ def save_tessel(schedule: Schedule, path: str | os.PathLike[str]) -> None:
 
 
 def _exact_steps(schedule: Schedule) -> list[tuple[int, int]] | None:
-    """Times in their own unit; ``None`` if that makes too many steps, or starts are no multiples of it."""
+    """Times in their own unit; ``None`` if that makes too many steps, or starts are not multiples of it."""
     lags = [dependency.lag for _, _, dependency in schedule.problem.dependencies() if dependency.lag]
     unit = unit_of_time([*(block.duration for block in schedule.problem.blocks), *lags])
     if Fraction(schedule.makespan) > unit * MAX_STEPS:
@@ -86,7 +86,7 @@ def _exact_steps(schedule: Schedule) -> list[tuple[int, int]] | None:
 
 def _repetend(schedule: Schedule, steps: list[tuple[int, int]]) -> tuple[int, int]:
     """The first stretch ``[first, behind)`` of steps in which every block starts once and that can be repeated as
-    Tessel repeats what it has loaded: every so many steps as the longest device's share of it takes; else the end."""
+    Tessel repeats a loaded one: with the longest device's span of it as the period; else the end."""
     count, end = len(schedule.problem.blocks), max(step + span for step, span in steps)
     row = sorted((step, operation.block, operation.micro_batch)
                  for operation, (step, _) in zip(schedule.operations, steps, strict=True))
@@ -101,8 +101,8 @@ def _repetend(schedule: Schedule, steps: list[tuple[int, int]]) -> tuple[int, in
 
 
 def _repeats(problem: Problem, window: list[tuple[int, int, int]], spans: Mapping[int, int]) -> bool:
-    """Whether ``window`` may follow itself: its ``(step, block, micro-batch)`` with ``spans`` steps a block. What waits
-    for a block of an earlier stretch must find it there: Tessel looks for neighbouring micro-batches only."""
+    """Whether ``window`` may follow itself: its ``(step, block, micro-batch)`` with ``spans`` steps a block. A block
+    that waits for one of an earlier stretch must find it there: Tessel considers neighbouring micro-batches only."""
     start = {block: step for step, block, _ in window}
     micro_batch = {block: m for _, block, m in window}
     period = max(max(start[block] + spans[block] for block in row) - min(start[block] for block in row)
@@ -142,9 +142,9 @@ def load_tessel(path: str | os.PathLike[str], problem: Problem | None = None) ->
 def tessel_from_json(value: Any, where: str = "schedule", problem: Problem | None = None) -> Schedule:
     """The schedule of a Tessel object; ``where`` (a file name) leads every error message.
 
-    ``problem`` says what its blocks are: block ``gid`` is its ``gid``-th, on the same devices. The order is the file's,
-    times are the earliest under it. Without a problem, times are the file's, and its spans and memory make one in which
-    a block waits for all that ends before it in every micro-batch: as much as a file without dependencies can show.
+    ``problem`` defines its blocks: block ``gid`` is its ``gid``-th, on the same devices. The order is the file's, times
+    are the earliest under it. Without a problem, times are the file's, and its spans and memory make one in which a
+    block waits for all blocks that end before it in every micro-batch: as much as a file without dependencies can show.
     ``makespan_bound`` is 0: nothing is proven. Raises :class:`~weft.solver.io.entries.FormatError`.
     """
     entry = Entry(value, where)

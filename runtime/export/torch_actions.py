@@ -1,4 +1,4 @@
-"""The words of a PyTorch schedule: ``torch.distributed.pipelining``'s CSV, one row a rank, one cell an action.
+"""The vocabulary of a PyTorch schedule: ``torch.distributed.pipelining``'s CSV, one row a rank, one cell an action.
 
 ==============================  ========================================================================================
 cell                            meaning
@@ -15,8 +15,8 @@ cell                            meaning
 (empty)                         a bubble, in a schedule without communication only
 ==============================  ========================================================================================
 
-Read from PyTorch's sources of 2.6, 2.8, 2.9.1, 2.10, 2.13 and 2.15; :class:`TorchVersion` says which words a version
-knows. PyTorch reads a cell as far as it understands it (``0F2typo`` is ``0F2``); here all of it must be an action.
+Read from PyTorch's sources of 2.6, 2.8, 2.9.1, 2.10, 2.13 and 2.15; :class:`TorchVersion` has the differences between
+versions. PyTorch reads a cell as far as it understands it (``0F2typo`` is ``0F2``); here all of it must be an action.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-#: What computes.
+#: Actions that compute.
 COMPUTE = ("F", "B", "I", "W")
 _WITH_MICRO_BATCH = (*COMPUTE, "SEND_F", "RECV_F", "SEND_B", "RECV_B", "WAIT_SEND_F", "WAIT_SEND_B")
 _WITHOUT = ("REDUCE_GRAD", "WAIT_REDUCE_GRAD", "UNSHARD", "RESHARD")
@@ -33,7 +33,7 @@ _OVERLAP = re.compile(r"\((.*)\)OVERLAP_F_B", re.ASCII)
 
 
 class TorchAction(NamedTuple):
-    """One action; ``micro_batch`` is ``None`` for those that are about a stage as a whole."""
+    """One action; ``micro_batch`` is ``None`` for those of a stage as a whole."""
 
     stage: int
     kind: str
@@ -51,8 +51,8 @@ class TorchVersion(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> TorchVersion:
-        """The version that ``text`` (``2.13``, ``2.13.0+cpu``) names. Raises ``ValueError`` for anything before 2.6,
-        whose schedules are not known here, and for what is no version."""
+        """The version ``text`` (``2.13``, ``2.13.0+cpu``). Raises ``ValueError`` for anything before 2.6, whose
+        schedules are not known here, and for anything but a version."""
         match = re.match(r"(\d{1,4})\.(\d{1,4})(?![0-9])", text, re.ASCII)
         version = cls(int(match[1]), int(match[2])) if match else None
         if version is None or version < (2, 6):

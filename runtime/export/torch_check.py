@@ -1,10 +1,10 @@
-"""Would PyTorch run a schedule with communication as it means to? It does not look itself.
+"""Would PyTorch run a schedule with communication as intended? PyTorch itself does not check.
 
 PyTorch's messages bear no tags: a send meets the peer's next receive, whichever it is. A pair of swapped receives goes
 unnoticed on gloo and trains on another micro-batch's data, and a gradient that is never reduced is too large by the
-number of micro-batches. Here the rows are held against the strict rules of :mod:`weft.runtime.plan.check`; where they
-break only the order between the two directions of a pair, buffered channels (gloo) still run them, which is told and no
-error.
+number of micro-batches. Here the rows are checked against the strict rules of :mod:`weft.runtime.plan.check`; if they
+break only the order between the two directions of a pair, buffered channels (gloo) still run them, which is reported
+and not an error.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from weft.runtime.plan.program import Instruction, Program, ProgramError, Recv, 
 
 
 def check_communication(table: ScheduleTable) -> list[str]:
-    """What to know about the messages of ``table``: one sentence each.
+    """Notes on the messages of ``table``: one sentence each.
 
-    Raises :class:`~weft.solver.io.entries.FormatError`, with row and cell, where they do not fit together: an action
+    Raises :class:`~weft.solver.io.entries.FormatError`, with row and cell, if they do not fit together: an action
     before its data, a send without its receive, two ranks that see their messages in different orders, ranks that wait
     for each other.
     """
@@ -69,7 +69,7 @@ def _instructions(table: ScheduleTable, rank: int, action: TorchAction, cell: in
 
 
 def _pairs_in_order(program: Program) -> bool:
-    """Whether from each rank to each other as many messages leave as are received, and in the same order."""
+    """Whether from each rank to each other as many messages are sent as received, and in the same order."""
     sent: dict[tuple[int, int], list[str]] = {}
     received: dict[tuple[int, int], list[str]] = {}
     for rank, row in enumerate(program.ranks):
@@ -82,7 +82,7 @@ def _pairs_in_order(program: Program) -> bool:
 
 
 def _in_time(program: Program, table: ScheduleTable) -> bool:
-    """Whether every rank sends what it has and computes with what it has asked for."""
+    """Whether every rank sends results that it has and computes with those that it has requested."""
     for row in program.ranks:
         held: set[StageWork] = set()
         for instruction in row:
@@ -102,7 +102,7 @@ def _in_time(program: Program, table: ScheduleTable) -> bool:
 
 
 def _producer(work: StageWork, table: ScheduleTable) -> StageWork | None:
-    """What stands before ``work`` in the pipeline."""
+    """The work before ``work`` in the pipeline."""
     stage, letter, m = work
     if letter == "F":
         return StageWork(stage - 1, "F", m) if stage else None
@@ -112,7 +112,7 @@ def _producer(work: StageWork, table: ScheduleTable) -> StageWork | None:
 
 
 def _reductions(table: ScheduleTable) -> list[str]:
-    """``REDUCE_GRAD`` must come behind the stage's last gradient, or some are left out."""
+    """Check that ``REDUCE_GRAD`` comes behind the stage's last gradient, or some are left out."""
     notes, reduced = [], set()
     for r, row in enumerate(table.rows):
         for action, cell in row:

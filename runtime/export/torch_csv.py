@@ -1,6 +1,6 @@
 """A schedule as a PyTorch pipelining CSV, with or without its communication.
 
-Without, PyTorch adds the messages itself, from a guess in which everything takes one unit of time. With it, they stand
+Without, PyTorch adds the messages itself, from a guess in which every action takes one unit of time. With it, they are
 where :mod:`weft.runtime.plan.lowering` puts them: in one order on both ends of every pair of ranks, which PyTorch
 relies on (its messages bear no tags), and each receive posted before the action that runs while the data becomes ready.
 
@@ -43,9 +43,9 @@ def torch_csv(schedule: Schedule, *, communication: bool = False, torch: str = "
     """The CSV of ``schedule`` for PyTorch version ``torch``: row r is device r, or group r of GPUs that compute
     together, in its order.
 
-    Raises :class:`~weft.runtime.export.refusal.ExportError` for what PyTorch cannot express: a problem that is no chain
-    of stages each on one device, a forward without a backward, a last stage whose forwards are out of order (PyTorch
-    would pair outputs with other micro-batches' targets); ``ValueError`` for a version before 2.6.
+    Raises :class:`~weft.runtime.export.refusal.ExportError` for schedules that PyTorch cannot express: a problem that
+    is not a chain of stages each on one device, a forward without a backward, a last stage whose forwards are out of
+    order (PyTorch would pair outputs with other micro-batches' targets); ``ValueError`` for a version before 2.6.
     """
     rows = torch_rows(schedule, communication=communication, torch=torch)
     return "".join(",".join(map(str, row)) + "\n" for row in rows)
@@ -78,7 +78,7 @@ def require_outputs_in_order(schedule: Schedule, pipeline: Pipeline) -> None:
 
 
 def _actions(row: Iterable[Instruction], rank: int, pipeline: Pipeline) -> list[TorchAction]:
-    """A row of a program in PyTorch's words. Messages that only implied waits ask for are left out: it has none."""
+    """A row of a program in PyTorch's vocabulary. Messages for implied waits only are left out: it has none."""
     stages, actions = pipeline.stages, []
     for instruction in row:
         if isinstance(instruction, StageWork):
@@ -96,7 +96,7 @@ def _actions(row: Iterable[Instruction], rank: int, pipeline: Pipeline) -> list[
 
 
 def _compute(work: StageWork, pipeline: Pipeline) -> TorchAction:
-    """A stage 0 without an input gradient has only a weight gradient, which is all of its backward: PyTorch's B."""
+    """A stage 0 without an input gradient has only a weight gradient, its whole backward: PyTorch's B."""
     is_whole = work.letter == "W" and not pipeline.stages[work.stage].gradient
     return TorchAction(work.stage, "B" if is_whole else work.letter, work.micro_batch)
 
@@ -114,8 +114,8 @@ def _with_reductions(row: list[TorchAction], micro_batches: int) -> list[TorchAc
 
 
 def _with_waits(row: list[TorchAction]) -> list[TorchAction]:
-    """A wait for every send and reduction. A send to the next stage has arrived when that stage's gradient is there,
-    so it is waited for behind this stage's own backward; what is left is waited for at the end."""
+    """A wait for every send and reduction. A send to the next stage has arrived when that stage's gradient is there, so
+    it is waited for behind this stage's own backward; the rest is waited for at the end."""
     result: list[TorchAction] = []
     pending: dict[TorchAction, TorchAction] = {}
     for action in row:

@@ -1,8 +1,8 @@
-"""A PyTorch pipelining CSV as a schedule, so that anyone's can be judged, timed, drawn and replayed.
+"""A PyTorch pipelining CSV as a schedule, so that any can be judged, timed, drawn and replayed.
 
-Both flavours are read; :func:`weft.runtime.export.torch_actions.parse_cell` says what a cell may hold. Stages, ranks
-and micro-batches are found in the file. Durations come from a problem, or every forward and every half of a backward
-takes one unit. Times are the earliest under the file's order (:mod:`weft.solver.timing`).
+Both flavours are read; :func:`weft.runtime.export.torch_actions.parse_cell` defines the cells. Stages, ranks and
+micro-batches are found in the file. Durations come from a problem, or every forward and every half of a backward takes
+one unit. Times are the earliest under the file's order (:mod:`weft.solver.timing`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NEEDS = {"B": "F", "I": "F", "W": "I"}
 
 
 class PlacedAction(NamedTuple):
-    """An action and the cell of its row, from 0, that it stands in."""
+    """An action and the index of its cell in the row, from 0."""
 
     action: TorchAction
     cell: int
@@ -36,8 +36,8 @@ class PlacedAction(NamedTuple):
 
 @dataclass(frozen=True)
 class ScheduleTable:
-    """The rows of a schedule file that makes sense: every stage of every micro-batch once, on one rank, in an order in
-    which it can run. ``where`` is the file's name; ``ranks`` the rank of each stage."""
+    """The rows of a valid schedule file: every stage of every micro-batch once, on one rank, in a runnable order.
+    ``where`` is the file's name; ``ranks`` the rank of each stage."""
 
     where: str
     rows: tuple[tuple[PlacedAction, ...], ...]
@@ -50,8 +50,8 @@ class ScheduleTable:
         return any(placed.action.kind.startswith(("SEND", "RECV")) for row in self.rows for placed in row)
 
     def letters(self, stage: int) -> str:
-        """What ``stage`` runs, of F, B, I and W. Where some of its micro-batches have a full backward and some a split
-        one, the full one is an I with its W right behind it."""
+        """The passes of ``stage``, of F, B, I and W. If some of its micro-batches have a full backward and some a split
+        one, the full one is an I directly followed by its W."""
         return self.letters_of_stages[stage]
 
     @cached_property
@@ -160,7 +160,7 @@ def _require_whole(table: ScheduleTable) -> None:
 
 
 def _require_runnable(table: ScheduleTable) -> None:
-    """Run the rows as far as they go: without end there is an action that waits for one behind it."""
+    """Run the rows as far as possible: otherwise an action waits for one behind it."""
     rows = [[placed for placed in row if placed.action.kind in COMPUTE] for row in table.rows]
     last, done, step = len(table.ranks) - 1, set[TorchAction](), [0] * len(rows)
 
@@ -211,11 +211,11 @@ def unit_problem(table: ScheduleTable) -> Problem:
 
 
 def schedule_of_table(table: ScheduleTable, problem: Problem | None = None) -> Schedule:
-    """The schedule that ``table`` is, on ``problem`` (by default :func:`unit_problem`), as early as its order allows.
+    """The schedule of ``table`` on ``problem`` (by default :func:`unit_problem`), as early as its order allows.
 
-    Where they differ in words only they are matched as PyTorch would run them: a full backward is an I and its W, a
-    stage 0 without an input gradient has its B in W. ``makespan_bound`` is 0: nothing is proven. Raises
-    :class:`~weft.solver.io.entries.FormatError` if ``problem`` is no pipeline or another one.
+    Where they differ in vocabulary only they are matched as PyTorch would run them: a full backward is an I and its W,
+    a stage 0 without an input gradient has its B in W. ``makespan_bound`` is 0: nothing is proven. Raises
+    :class:`~weft.solver.io.entries.FormatError` if ``problem`` is not a pipeline or a different one.
     """
     problem = unit_problem(table) if problem is None else problem
     pipeline = _pipeline(table, problem)

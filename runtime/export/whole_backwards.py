@@ -1,4 +1,4 @@
-"""A pipeline whose backwards are split, as tools run it that have whole backwards only."""
+"""A pipeline with split backwards, for tools that run whole backwards only."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from weft.solver.timing import time_orders
 
 
 def with_whole_backwards(schedule: Schedule, stages: Sequence[Stage]) -> Schedule:
-    """``schedule``, of the pipeline of ``stages``, in its own order with each backward whole, where its input gradient
-    is: the same schedule where none is split. ``makespan_bound`` is 0 where any is."""
+    """``schedule``, of the pipeline of ``stages``, in its own order with each backward whole, at the place of its input
+    gradient: the same schedule if none is split. ``makespan_bound`` is 0 if any is."""
     problem = whole_backwards(schedule.problem, stages)
     if problem is schedule.problem:
         return schedule
@@ -24,8 +24,8 @@ def with_whole_backwards(schedule: Schedule, stages: Sequence[Stage]) -> Schedul
 
 
 def whole_backwards(problem: Problem, stages: Sequence[Stage]) -> Problem:
-    """``problem``, the pipeline of ``stages``, with input and weight gradient of each as one block, which takes as long
-    and as much memory as both back to back, and which others wait for to its end."""
+    """``problem``, the pipeline of ``stages``, with input and weight gradient of each as one block, which takes as much
+    time and memory as both back to back, and whose dependents wait for its end."""
     split = [stage for stage in stages if stage.weight_grad is not None]
     if not split:
         return problem
@@ -43,7 +43,7 @@ def whole_backwards(problem: Problem, stages: Sequence[Stage]) -> Problem:
 
 
 def _first(stage: Stage) -> int:
-    """The block that the whole backward stands for: the input gradient, or where there is none the weight gradient."""
+    """The block that the whole backward replaces: the input gradient, or if there is none the weight gradient."""
     found = stage.weight_grad if stage.input_grad is None else stage.input_grad
     assert found is not None
     return found
@@ -78,7 +78,7 @@ def _joined(problem: Problem, stage: Stage, name: str) -> Block:
 
 
 def _workspace(first: Block, last: Block, device: int) -> Number:
-    """What both, one after the other, need for a moment beside what they take."""
+    """The joint workspace of both, one after the other, beside their memory."""
     between, after = first.memory_on(device), first.memory_on(device) + last.memory_on(device)
     needs = max(max(between, 0) + first.workspace_on(device),
                 between + max(last.memory_on(device), 0) + last.workspace_on(device))

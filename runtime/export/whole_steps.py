@@ -1,4 +1,4 @@
-"""Times as whole steps, for tools that count in them."""
+"""Times as whole steps, for tools that count in steps."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ MAX_STEPS = 1_000_000
 
 
 def ranked_steps(schedule: Schedule, tool: str) -> list[tuple[int, int]]:
-    """Per operation its first step and how many it takes, where a step ends whenever anything starts or ends.
+    """Per operation its first step and its number of steps, where a step ends whenever an operation starts or ends.
 
-    What ran at the same time, and what came before what, is as it was; how long it took is not. Raises
-    :class:`~weft.runtime.export.refusal.ExportError` for operations too short to tell their start from their end.
+    Overlaps and orders are preserved; lengths are not. Raises :class:`~weft.runtime.export.refusal.ExportError` for
+    operations too short to tell their start from their end.
     """
     tolerance = schedule.makespan * RELATIVE_TOLERANCE
     step_of: dict[float, int] = {}

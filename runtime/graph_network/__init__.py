@@ -1,7 +1,6 @@
 """How is a graph neural network run in chunks within a memory budget?
 
-In: layers (:mod:`~weft.runtime.graph_network.layers`), a grid's arrays, a plan of a pass. Out: outputs and gradients
-that are those of the whole graph at once.
-:mod:`~weft.runtime.graph_network.kernels` computes a chunk, :mod:`~weft.runtime.graph_network.account` counts what the
-device holds and refuses what does not fit.
+In: layers (:mod:`~weft.runtime.graph_network.layers`), a grid's arrays, a plan of a pass. Out: outputs and gradients,
+equal to those of the whole graph at once. :mod:`~weft.runtime.graph_network.kernels` computes a chunk,
+:mod:`~weft.runtime.graph_network.account` counts the device's memory and refuses what exceeds the budget.
 """

@@ -1,8 +1,8 @@
-"""What a device's tensors hold, counted as they are made, within a budget that refuses.
+"""A device's tensor memory, counted at allocation, within a budget that refuses.
 
-What is loaded is asked for before it is made. What operations make is seen by torch's dispatch: every new storage
-counts until it goes. A result that does not fit is refused as soon as it is known. An operation's temporaries inside a
-kernel are not seen.
+Loads are requested before they are allocated. Results of operations are seen by torch's dispatch: every new storage
+counts until it is freed. A result that does not fit is refused as soon as it is known. Temporaries inside a kernel are
+not seen.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from torch.utils._pytree import tree_leaves
 
 
 class OverBudget(MemoryError):
-    """What is asked for does not fit the budget."""
+    """A request that does not fit the budget."""
 
 
 class Account:
-    """Bytes that live tensors hold: ``used`` now, ``peak`` at most so far, never above ``budget`` (None: no limit)."""
+    """Bytes of live tensors: ``used`` now, ``peak`` at most so far, never above ``budget`` (None: no limit)."""
 
     def __init__(self, budget: int | None = None) -> None:
         self.budget, self.used, self.peak = budget, 0, 0
@@ -31,14 +31,14 @@ class Account:
         self._lock = threading.RLock()
 
     def room(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
-        """A new tensor, asked for before it is made. Raises :class:`OverBudget`."""
+        """A new tensor, checked before allocation. Raises :class:`OverBudget`."""
         size = torch.Size(shape).numel() * dtype.itemsize
         with self._lock:
             self._require(size)
             return self.hold(torch.empty(tuple(shape), dtype=dtype, device=device))
 
     def hold(self, tensor: Tensor) -> Tensor:
-        """Count the storage of ``tensor`` until it goes, if it is not counted yet. Raises :class:`OverBudget`."""
+        """Count the storage of ``tensor`` until it is freed, if it is not counted yet. Raises :class:`OverBudget`."""
         storage = tensor.untyped_storage()
         key, size = storage._cdata, storage.nbytes()
         with self._lock:
@@ -52,7 +52,7 @@ class Account:
         return tensor
 
     def counting(self) -> TorchDispatchMode:
-        """Inside, whatever operations make counts; one for each thread and use."""
+        """Inside, results of operations count; one for each thread and use."""
         return _Counting(self)
 
     def _require(self, size: int) -> None:

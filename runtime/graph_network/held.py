@@ -1,4 +1,4 @@
-"""What blocks of one rank hand to each other on the device: tensors by the step that made them, all of them counted."""
+"""Tensors that blocks of one rank pass to each other on the device, by the step that made them, all counted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Held:
-    """Tensors on ``device`` under ``account``; ``begins``: of the vertex chunks that hosts' arrays are loaded by."""
+    """Tensors on ``device`` under ``account``; ``begins``: of the vertex chunks by which hosts' arrays are loaded."""
 
     def __init__(self, begins: np.ndarray[tuple[int, ...], np.dtype[np.int64]], account: Account,
                  device: torch.device, dtype: torch.dtype) -> None:
@@ -38,7 +38,7 @@ class Held:
     def _taken(self, kind: str, layer: int, i: int, j: int, keep: bool = False) -> list[Tensor | None]:
         key = kind, layer, i, j
         found = self._there[key] if keep else self._there.pop(key)
-        if self.device.type == "cuda":  # made on another stream: not to be used anew before this one has read it
+        if self.device.type == "cuda":  # made on another stream: not to be reused before this one has read it
             for tensor in found:
                 if tensor is not None:
                     tensor.record_stream(torch.cuda.current_stream())

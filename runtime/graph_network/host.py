@@ -1,4 +1,4 @@
-"""What the host keeps of a pass: values of all vertices, layer by layer, and the edges of every chunk."""
+"""The host's memory of a pass: values of all vertices, layer by layer, and the edges of every chunk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ChunkedEdges:
-    """The edges of a grid's chunks as tensors. ``pinned``: where a GPU can read them while it computes."""
+    """The edges of a grid's chunks as tensors. ``pinned``: in memory that a GPU can read while it computes."""
 
     def __init__(self, grid: ChunkGrid, pinned: bool) -> None:
         self.grid, self._pinned = grid, pinned
@@ -60,7 +60,7 @@ class ChunkedEdges:
 
 
 class Host:
-    """Arrays with a row a vertex by what they hold, ``(kind, layer, part)``: made once, written in every pass."""
+    """Arrays with a row a vertex by content, ``(kind, layer, part)``: allocated once, written in every pass."""
 
     def __init__(self, network: GraphNetwork, found: Sequence[Widths], features: Tensor, labels: Tensor | None,
                  edges: Mapping[bool, ChunkedEdges], dtype: torch.dtype, pinned: bool) -> None:
@@ -77,7 +77,7 @@ class Host:
                             (self.vertices, wide), dtype=dtype, pin_memory=pinned)
 
     def of(self, layer: int, *kinds: str) -> list[Tensor]:
-        """The arrays of ``kinds``; of inputs those that the layer before has written, or the features."""
+        """The arrays of ``kinds``; for inputs those that the layer before has written, or the features."""
         return [array for kind in kinds for array in self._of(layer, kind)]
 
     def _of(self, layer: int, kind: str) -> list[Tensor]:

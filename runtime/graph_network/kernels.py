@@ -1,10 +1,10 @@
-"""What one chunk's computation is, forward and backward; memory and order are not its business.
+"""The computation of one chunk, forward and backward, independent of memory and order.
 
-An accumulator is a list of tensors, a row a target: what is accumulated and, for the maximum, how many edges reach it
-(between which its gradient is shared), for the softmax the largest score and the sum of exponents by head, which later
-chunks rescale. The backward computes messages anew from the ends' values, so nothing is kept for edges. From a column's
-gradient it makes what edges need at their target (:func:`vertex_back`), then one chunk's share of the gradients of both
-ends (:func:`edges_back`).
+An accumulator is a list of tensors, a row a target: the accumulated values and, for the maximum, how many edges reach
+it (between which its gradient is shared), for the softmax the largest score and the sum of exponents by head, which
+later chunks rescale. The backward recomputes messages from the ends' values, so nothing is kept for edges. From a
+column's gradient it makes what edges need at their target (:func:`vertex_back`), then one chunk's share of the
+gradients of both ends (:func:`edges_back`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ for _notice in ("Sparse CSR tensor support is in beta", "index_reduce\\(\\) is i
 
 
 class ShapeChanged(ValueError):
-    """An ``apply_edge`` whose messages differ in shape from chunk to chunk, or fit no accumulator."""
+    """An ``apply_edge`` whose messages differ in shape from chunk to chunk, or do not fit the accumulator."""
 
 
 class Edges(NamedTuple):
@@ -36,15 +36,15 @@ class Edges(NamedTuple):
 
 
 class LayerInput(NamedTuple):
-    """What becomes of a layer's inputs before all else: a share ``dropout`` of them is 0, the rest larger. Which ones
-    depends on ``seed``, the vertex and the column alone, so chunks of any size agree. ``first``: of the rows."""
+    """Dropout of a layer's inputs: a share ``dropout`` of them is 0, the rest larger. Which ones depends on ``seed``,
+    the vertex and the column alone, so chunks of any size agree. ``first``: of the rows."""
 
     dropout: float = 0.0
     seed: int = 0
     first: int = 0
 
     def of(self, x: Tensor) -> Tensor:
-        """The inputs ``x`` as the layer has them."""
+        """The inputs ``x`` after dropout."""
         if not self.dropout:
             return x
         mixed = torch.arange(x.shape[0], device=x.device).add_(self.first).mul_(x.shape[1])[:, None] + torch.arange(
@@ -56,12 +56,12 @@ class LayerInput(NamedTuple):
         return x * kept / (1 - self.dropout)
 
 
-#: Inputs as they are.
+#: Inputs without dropout.
 AS_IS = LayerInput()
 
 
 class Widths(NamedTuple):
-    """Columns of what a layer has at a vertex: inputs, outputs, values at sources and targets, what is accumulated,
+    """Numbers of columns of a layer at a vertex: inputs, outputs, values at sources and targets, accumulated values,
     heads of a softmax."""
 
     inputs: int
@@ -78,14 +78,14 @@ class Widths(NamedTuple):
         return (self.gathered, self.gathered) if gather == "max" and training else (self.gathered,)
 
     def back(self, gather: str) -> tuple[int, ...]:
-        """Columns of what the backward of edges needs at targets."""
+        """Columns of the backward of edges at targets."""
         if gather == "softmax":
             return self.gathered, self.heads, self.heads
         return (self.gathered, self.gathered) if gather == "max" else (self.gathered,)
 
 
 def widths(layer: Layer, p: Parameters, inputs: int, dtype: torch.dtype) -> Widths:
-    """Those of ``layer``, seen on one vertex with one edge to itself."""
+    """The widths of ``layer``, found on one vertex with one edge to itself."""
     with torch.no_grad():
         x = torch.zeros((1, inputs), dtype=dtype)
         source, target = layer.prepare(p, x, torch.ones((1, 1), dtype=dtype))
@@ -102,7 +102,8 @@ def widths(layer: Layer, p: Parameters, inputs: int, dtype: torch.dtype) -> Widt
 
 
 def network_widths(network: GraphNetwork, parameters: Sequence[Parameters]) -> list[Widths]:
-    """Those of the layers of ``network``. Raises ``ValueError`` for layers whose functions do not fit each other."""
+    """The widths of the layers of ``network``. Raises ``ValueError`` for layers whose functions do not fit each
+    other."""
     inputs, found = network.inputs, list[Widths]()
     for layer, own in zip(network.layers, parameters, strict=True):
         p = {name: value.detach().cpu() for name, value in own.items()}
@@ -115,14 +116,14 @@ def network_widths(network: GraphNetwork, parameters: Sequence[Parameters]) -> l
 
 
 def prepare(layer: Layer, p: Parameters, x: Tensor, degree: Tensor, entry: LayerInput = AS_IS) -> tuple[Tensor, ...]:
-    """What edges read at their sources, and at their targets if they read anything there."""
+    """The values that edges read at their sources, and, if any, at their targets."""
     with torch.no_grad():
         source, target = layer.prepare(p, entry.of(x), degree)
         return (source,) if target is None else (source, target)
 
 
 def opened(layer: Layer, state: Sequence[Tensor]) -> Sequence[Tensor]:
-    """The accumulator ``state`` before the first edge."""
+    """Initialize the accumulator ``state``."""
     for place, tensor in enumerate(state):
         at_least = {"max": 0, "softmax": 1}.get(layer.gather)
         tensor.fill_(-torch.inf if place == at_least else 0)
@@ -166,7 +167,7 @@ def accumulate(layer: Layer, state: Sequence[Tensor], message: Message, target: 
 
 
 def closed(layer: Layer, state: Sequence[Tensor], degree: Tensor) -> Tensor:
-    """What was accumulated, once all chunks of a column are: in place."""
+    """The final accumulated values, once all chunks of a column are in: in place."""
     total = state[0]
     if layer.gather == "mean":
         total.div_(degree.clamp(min=1))
@@ -181,7 +182,7 @@ def closed(layer: Layer, state: Sequence[Tensor], degree: Tensor) -> Tensor:
 
 def vertex(layer: Layer, p: Parameters, x: Tensor, total: Tensor, degree: Tensor, last: bool,
            entry: LayerInput = AS_IS) -> Tensor:
-    """The layer's output, through ReLU but for the last one."""
+    """The layer's output, through ReLU except for the last layer."""
     with torch.no_grad():
         y = layer.apply_vertex(p, entry.of(x), total, degree)
         return y if last else y.relu()
@@ -200,7 +201,7 @@ def loss_back(y: Tensor, labels: Tensor, weight: float) -> tuple[Tensor, Tensor]
 
 def vertex_back(layer: Layer, p: Parameters, x: Tensor, state: Sequence[Tensor], degree: Tensor, gy: Tensor,
                 last: bool, entry: LayerInput = AS_IS) -> tuple[list[Tensor], Tensor, Sequence[Tensor | None]]:
-    """What the backward of edges needs at these targets; the gradient of ``x`` so far; those of the parameters."""
+    """The inputs of the backward of edges at these targets; the gradient of ``x`` so far; those of the parameters."""
     with torch.enable_grad():
         inside, total = x.detach().requires_grad_(), state[0].detach().requires_grad_()
         y = layer.apply_vertex(p, entry.of(inside), total, degree)
@@ -221,8 +222,8 @@ def vertex_back(layer: Layer, p: Parameters, x: Tensor, state: Sequence[Tensor],
 
 def edges_back(layer: Layer, p: Parameters, source: Tensor, target: Tensor | None, back: Sequence[Tensor],
                edges: Edges, into: Tensor) -> tuple[Tensor | None, Sequence[Tensor | None]]:
-    """Add a chunk's share to ``into``, the gradient of ``source``; its share of that of ``target``, if there is one,
-    and of those of the parameters."""
+    """Add a chunk's share to ``into``, the gradient of ``source``; returns its share of that of ``target``, if there is
+    one, and of those of the parameters."""
     if edges.begins is not None:
         into.add_(_matrix(edges.begins, edges.target, (len(source), len(back[0])), source) @ back[0])
         return None, []
@@ -248,8 +249,8 @@ def edges_back(layer: Layer, p: Parameters, source: Tensor, target: Tensor | Non
 
 def prepare_back(layer: Layer, p: Parameters, x: Tensor, degree: Tensor, given: Sequence[Tensor], gx: Tensor | None,
                  entry: LayerInput = AS_IS) -> tuple[Tensor | None, Sequence[Tensor | None]]:
-    """The gradient of ``x`` with what it has so far, ``gx`` (None: it is not wanted), from those of sources and
-    targets, and those of the parameters."""
+    """The gradient of ``x``, added to its part so far ``gx`` (None: not requested), from those of sources and targets,
+    and those of the parameters."""
     with torch.enable_grad():
         inside = x.detach().requires_grad_(gx is not None)
         source, target = layer.prepare(p, entry.of(inside), degree)

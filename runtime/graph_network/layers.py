@@ -1,9 +1,9 @@
-"""Layers as two plain functions and the name of an accumulator, and the ready ones.
+"""Layers as two plain functions and the name of an accumulator, and ready-made ones.
 
-A layer's ``apply_edge`` is given the values of the edges' sources and targets, a row an edge, and gives a message an
-edge (with the accumulator ``softmax`` scores, one a head, and values); without one the message is the source's value.
-``prepare`` makes these values, once a vertex: what ApplyEdge would do for every edge of a vertex alike.
-``apply_vertex`` is given a vertex's input, what was accumulated and its in-degree. All of them work row by row: no row
+A layer's ``apply_edge`` gets the values of the edges' sources and targets, a row an edge, and returns a message an edge
+(with the accumulator ``softmax`` scores, one a head, and values); without one the message is the source's value.
+``prepare`` makes these values, once a vertex: the part of ApplyEdge that is the same for every edge of a vertex.
+``apply_vertex`` gets a vertex's input, the accumulated values and its in-degree. All of them work row by row: no row
 may depend on another, as rows come in chunks of any size.
 """
 
@@ -43,14 +43,16 @@ class Layer:
 @dataclass(frozen=True)
 class GraphNetwork:
     """Layers one after the other, with ReLU between them. ``inputs``: the width of the features. ``dropout``: the share
-    of each layer's inputs that training leaves out."""
+    of each layer's inputs that training drops."""
 
     layers: tuple[Layer, ...]
     inputs: int
     dropout: float = 0.0
 
     def initial(self, seed: int = 0, dtype: torch.dtype = torch.float32) -> list[dict[str, Tensor]]:
-        """Parameters of each layer: matrices uniform by Glorot and Bengio, vectors 0, but a GAT's like matrices."""
+        """Parameters of each layer: matrices uniform by Glorot and Bengio, vectors 0, except a GAT's, which are like
+        matrices.
+        """
         draw = torch.Generator().manual_seed(seed)
         found: list[dict[str, Tensor]] = []
         for layer in self.layers:
@@ -117,13 +119,13 @@ def _gated_gcn(inputs: int, outputs: int, heads: int) -> Layer:
                  prepare, lambda p, x, a, degree: a + x @ p["own"] + p["bias"], apply_edge)
 
 
-#: The ready layers by name, each made of its widths and heads.
+#: The ready-made layers by name, each made from its widths and heads.
 LAYERS: Mapping[str, Callable[[int, int, int], Layer]] = {
     "gcn": _gcn, "sage-mean": _sage_mean, "sage-pool": _sage_pool, "gat": _gat, "gated-gcn": _gated_gcn}
 
 
 def ready(kind: str, inputs: int, outputs: int, heads: int = 1) -> Layer:
-    """The ready layer ``kind``; ``heads`` divide the ``outputs`` of ``gat``. Raises ``ValueError``."""
+    """The ready-made layer ``kind``; ``heads`` divide the ``outputs`` of ``gat``. Raises ``ValueError``."""
     if kind not in LAYERS:
         raise ValueError(f"the layer is {kind!r}, it must be one of {', '.join(LAYERS)}")
     if outputs % heads:

@@ -1,8 +1,8 @@
-"""What a layer's computations need of the device's memory: measured on tensors without contents, so for any layer.
+"""The device memory that a layer's computations need: measured on tensors without contents, so for any layer.
 
-Every moment of a computation holds so many bytes for each edge, source and target and so many whatever the chunk. The
-most that all moments have of each bounds them together, so the figures of large chunks, one dimension at a time, bound
-what any chunk needs.
+At every moment a computation has so many bytes for each edge, source and target and so many independent of the chunk.
+The maximum of each over all moments bounds them together, so the figures of large chunks, one dimension at a time,
+bound the needs of any chunk.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from weft.runtime.graph_network.account import Account
 from weft.runtime.graph_network.kernels import Edges, LayerInput, Widths
 from weft.runtime.graph_network.layers import Layer, Parameters
 
-#: Rows so large that what grows with them outweighs all else.
+#: Rows so large that the growing parts outweigh all else.
 _LARGE = 1 << 22
 
 
@@ -26,7 +26,7 @@ class _Without:
 
     def __init__(self, layer: Layer, p: Parameters, found: Widths, entry: LayerInput) -> None:
         self.layer, self.found, self.entry = layer, found, entry
-        self.account = Account()  # which knows what a computation is given
+        self.account = Account()  # records the inputs of a computation
         self.p = {name: torch.empty_like(value, device="meta", requires_grad=True) for name, value in p.items()}
         self.dtype = next(iter(p.values())).dtype
 
@@ -83,7 +83,7 @@ class _Without:
 
 def needs(layer: Layer, p: Parameters, found: Widths, entry: LayerInput = kernels.AS_IS
           ) -> Mapping[str, tuple[int, int, int, int]]:
-    """By kind of step: bytes whatever the chunk, and for each edge, source and target."""
+    """By kind of step: bytes independent of the chunk, and for each edge, source and target."""
     without = _Without(layer, p, found, entry)
     made = {name: _slopes(without, getattr(without, name)) for name in (
         "prepare", "gather", "vertex", "loss", "vertex_back", "gather_back", "prepare_back")}

@@ -1,8 +1,8 @@
-"""One rank's pass over a grid of chunks: what each block of its plan does, within a budget.
+"""One rank's pass over a grid of chunks: the work of each block of its plan, within a budget.
 
 It is a worker of the executor (:mod:`weft.runtime.execute.executor`), which runs the device, loads, stores and the
-network in threads (on a GPU: streams) of their own in the plan's order. What blocks hand to each other on the device is
-:mod:`weft.runtime.graph_network.held`.
+network in separate threads (on a GPU: streams) in the plan's order. Tensors that blocks pass to each other on the
+device are in :mod:`weft.runtime.graph_network.held`.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ if TYPE_CHECKING:
 
 #: What a rank tells another that waits for one of its blocks: that it is done.
 _DONE = "done"
-#: By kind of step, the host's arrays whose rows it brings to the device.
+#: By kind of step, the host's arrays whose rows it loads to the device.
 _BROUGHT: Mapping[str, tuple[str, ...]] = {
     "in": ("inputs", "degree"), "stay": ("source",), "enter": ("inputs", "degree"), "see": ("outputs", "labels"),
     "prepare_in": ("inputs", "degree", "g_source", "g_target", "g_inputs")}
-#: By kind of step, whose results it stores, and in which of the host's arrays.
+#: By kind of step, the step whose results it stores, and the host's arrays for them.
 _STORED: Mapping[str, tuple[str, ...]] = {
     "keep": ("prepare", "source", "target"), "leave": ("vertex", "outputs", "state"), "tell": ("loss", "g_outputs"),
     "back_out": ("vertex_back", "back", "g_inputs"), "prepare_out": ("prepare_back", "g_inputs")}
 
 
 class ChunkWorker(Held, Worker):
-    """Does the blocks of one rank: ``steps`` of ``network`` with ``parameters`` on ``device``.
+    """Runs the blocks of one rank: ``steps`` of ``network`` with ``parameters`` on ``device``.
 
-    ``features``: a row a vertex, in memory or mapped; ``labels``: a class a vertex, -1 where the loss takes none; None:
-    outputs alone are wanted, and ``steps`` have no backward. ``budget``: bytes that the device's tensors may hold,
-    parameters, gradients and Adam's state among them. ``seconds``: what a step takes at least (on CPUs), to emulate
-    links and devices; 0 where it takes its own time.
+    ``features``: a row a vertex, in memory or mapped; ``labels``: a class a vertex, -1 where the loss skips it; None:
+    only outputs are computed, and ``steps`` have no backward. ``budget``: bytes of the device's tensors, including
+    parameters, gradients and Adam's state. ``seconds``: the least duration of a step (on CPUs), to emulate links and
+    devices; 0 where it takes its own time.
 
-    Raises :class:`~weft.runtime.graph_network.account.OverBudget` where the parameters alone do not fit.
+    Raises :class:`~weft.runtime.graph_network.account.OverBudget` if the parameters alone do not fit.
     """
 
     def __init__(self, network: GraphNetwork, parameters: Sequence[Mapping[str, Tensor]], steps: Pass,
@@ -81,7 +81,7 @@ class ChunkWorker(Held, Worker):
     # -- as a worker of the executor -----------------------------------------------------------------------------------
 
     def reads(self, work: Work) -> Sequence[Work]:
-        """Nothing: what blocks hand on lies here."""
+        """Nothing: blocks pass tensors through this object."""
         return ()
 
     def layout(self, what: Work, target: int) -> Mapping[str, Boundary]:
@@ -89,7 +89,7 @@ class ChunkWorker(Held, Worker):
         return {_DONE: Boundary((1,), torch.float32)}
 
     def task(self, work: Work) -> Task:
-        """What the block ``work`` does."""
+        """The work of the block ``work``."""
         assert isinstance(work, BlockWork)
         step = self._by_name[work.block]
         kind = step.kind.rstrip("0123456789")
@@ -271,11 +271,11 @@ class ChunkWorker(Held, Worker):
         self._share(self.host.of(step.layer, "back"))
 
     def share_outputs(self) -> None:
-        """Let every rank have the outputs of all."""
+        """Give every rank the outputs of all."""
         self._share(self.host.of(len(self.network.layers) - 1, "outputs"))
 
     def _share(self, arrays: Sequence[Tensor]) -> None:
-        """Everyone gets every chunk from its owner."""
+        """Broadcast every chunk from its owner."""
         for array in arrays:
             for chunk, rank in enumerate(self.steps.owner):
                 dist.broadcast(array[self._rows(chunk)], rank, self.group)

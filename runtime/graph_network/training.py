@@ -1,4 +1,4 @@
-"""A network that is trained, or only run, chunk by chunk in the order of a plan, within a budget of memory."""
+"""A network that is trained, or only run, chunk by chunk in the order of a plan, within a memory budget."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from weft.runtime.plan.plan import Plan
 from weft.runtime.plan.timeline import Measured
 from weft.runtime.ranks.session import Session
 
-#: What Adam's counter of steps takes for each parameter, with room.
+#: Bytes of Adam's step counter for each parameter, with slack.
 _COUNTER = 64
 
 
 def static_bytes(parameters: Sequence[Mapping[str, Tensor]]) -> int:
-    """What a device holds all the time in training: parameters, gradients, and Adam's two moments of each."""
+    """A device's resident bytes in training: parameters, gradients, and Adam's two moments of each."""
     return sum(4 * value.nbytes + _COUNTER for own in parameters for value in own.values())
 
 
 class Streamed:
-    """What ``worker`` does, pass after pass, on one rank of ``plan``."""
+    """Runs ``worker``, pass after pass, on one rank of ``plan``."""
 
     def __init__(self, plan: Plan, session: Session, worker: ChunkWorker) -> None:
         self.network, self.parameters, self.account = worker.network, worker.parameters, worker.account
@@ -37,12 +37,13 @@ class Streamed:
 
     @property
     def outputs(self) -> Tensor:
-        """Of the last layer at every vertex, in the last pass; of other ranks' vertices after :meth:`share_outputs`."""
+        """Outputs of the last layer at every vertex, in the last pass; of other ranks' vertices after
+        :meth:`share_outputs`."""
         return self.worker.host.of(len(self.network.layers) - 1, "outputs")[0]
 
     def run(self, *, training: bool = True) -> float:
-        """One pass: the loss, with gradients in the parameters, summed over ranks. ``training``: with dropout, another
-        one in each pass."""
+        """One pass: returns the loss, and sums gradients in the parameters over ranks. ``training``: with dropout, a
+        different one in each pass."""
         worker = self.worker
         for value in worker.values():
             assert value.grad is not None
@@ -62,12 +63,12 @@ class Streamed:
         return float(worker.loss)
 
     def share_outputs(self) -> None:
-        """Let every rank have the outputs of all; every rank must call it."""
+        """Give every rank the outputs of all; every rank must call it."""
         if self.session.world > 1:
             self.worker.share_outputs()
 
     def seeds(self, number: int) -> list[int]:
-        """Those of the layers' dropout in pass ``number``."""
+        """The seeds of the layers' dropout in pass ``number``."""
         return [number * len(self.network.layers) + layer for layer in range(len(self.network.layers))]
 
     def adam(self, rate: float = 0.01, decay: Sequence[float] = ()) -> torch.optim.Adam:
@@ -83,5 +84,5 @@ class Streamed:
         return made
 
     def close(self) -> None:
-        """Give the buffers back."""
+        """Release the buffers."""
         self.executor.close()

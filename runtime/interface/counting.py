@@ -1,11 +1,11 @@
-"""Losses that are a sum and a count, so that a batch's loss is the mean over what it counts (tokens with a label, say),
-however unequally its micro-batches have of it.
+"""Losses that are a sum and a count, so that a batch's loss is the mean over its count (of tokens with a label, say),
+however unequal its micro-batches are.
 
 Let micro-batch m give the sum s_m and the count c_m. The loss of a batch is (sum_m s_m) / (sum_m c_m), and its gradient
-(sum_m grad s_m) / (sum_m c_m), as counts have none. Both need the count of the whole batch, over all replicas, which
-nobody knows at the first backward: so sums are differentiated, and gradients are divided once, after the last backward.
+(sum_m grad s_m) / (sum_m c_m), as counts have none. Both need the count of the whole batch, over all replicas, which is
+unknown at the first backward: so sums are differentiated, and gradients are divided once, after the last backward.
 Between stages and executor the two are one tensor, of a shape that no unreduced loss has, in double precision, which
-holds any count.
+represents any count.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _SHAPE = (2, 1, 1)
 
 
 class LossError(ValueError):
-    """A loss that is no sum and count; the message follows the name of who gave it."""
+    """A loss that is not a sum and a count; the message follows the name of its source."""
 
 
 def counted(total: Tensor, count: Tensor | float) -> Tensor:
-    """``total``, the sum of a micro-batch's losses, and ``count``, what it counts, as one loss: what a stage gives
-    whose value is named in ``Training.losses``.
+    """``total``, the sum of a micro-batch's losses, and ``count``, their number, as one loss: for a stage's value that
+    is named in ``Training.losses``.
 
-    Raises :class:`LossError` for what is no number.
+    Raises :class:`LossError` for anything but numbers.
     """
     if not isinstance(total, Tensor) or total.numel() != 1 or not total.is_floating_point():
         raise LossError(f"the loss is (sum, count), but its sum is {_looks(total)}: give a tensor with one "
@@ -39,7 +39,7 @@ def counted(total: Tensor, count: Tensor | float) -> Tensor:
 
 
 def one_tensor(loss: Any) -> Any:
-    """``loss`` as one tensor where it is a tuple ``(sum, count)``; anything else as it is.
+    """``loss`` as one tensor if it is a tuple ``(sum, count)``; anything else unchanged.
 
     Raises :class:`LossError` for a tuple of other things.
     """
@@ -51,7 +51,7 @@ def one_tensor(loss: Any) -> Any:
 
 
 def is_counted(loss: Tensor) -> bool:
-    """Whether ``loss`` is one of :func:`counted`."""
+    """Whether ``loss`` is a result of :func:`counted`."""
     return tuple(loss.shape) == _SHAPE
 
 

@@ -1,7 +1,7 @@
-"""The user's function that makes a training: found by its name, called, and what it gives looked at.
+"""The user's function that makes a training: found by its name, called, and its result checked.
 
 It is the user's own code, so anything may happen: modules that do not exist or raise, functions that take other
-arguments, raise, end the process, or give something else. Each is one sentence.
+arguments, raise, end the process, or return something else. Each is one sentence.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class FactoryError(ValueError):
-    """A function named by ``--stages`` that gives no stages; the message names it and says why."""
+    """A function named by ``--stages`` that returns no stages; the message names it and says why."""
 
 
 def load_factory(stages: str) -> Callable[..., Training]:
-    """The function that ``FILE.py:FUNCTION`` or ``MODULE:FUNCTION`` names; what it gives is looked at.
+    """The function ``FILE.py:FUNCTION`` or ``MODULE:FUNCTION``, with its result checked.
 
-    Raises :class:`FactoryError` where there is none, as does the function for all that goes wrong in it.
+    Raises :class:`FactoryError` if there is none, as does the function for any fault in it.
     """
     function, name = find_function(stages), f"--stages {stages}"
 
@@ -54,8 +54,8 @@ def takes_session(function: Callable[..., Training]) -> bool:
 
 
 def find_function(stages: str, option: str = "--stages") -> Callable[..., Any]:
-    """The function that ``FILE.py:FUNCTION`` or ``MODULE:FUNCTION`` names. Raises :class:`FactoryError`, in which
-    ``option`` says where the name was given."""
+    """The function ``FILE.py:FUNCTION`` or ``MODULE:FUNCTION``. Raises :class:`FactoryError`, in which ``option`` is
+    the source of the name."""
     where, colon, function_name = stages.rpartition(":")
     if not colon or not where or not function_name:
         raise FactoryError(f"{option} is {stages!r:.200}, it must be FILE.py:FUNCTION or MODULE:FUNCTION")
@@ -74,12 +74,12 @@ def find_function(stages: str, option: str = "--stages") -> Callable[..., Any]:
 
 
 def _file(where: str, name: str) -> ModuleType:
-    found = importlib.util.spec_from_file_location(f"stages of {Path(where).stem}", where)  # no module's own name
+    found = importlib.util.spec_from_file_location(f"stages of {Path(where).stem}", where)  # not a possible module name
     if found is None or found.loader is None or not Path(where).is_file():
         raise FactoryError(f"{name}: there is no file {where}")
     folder = str(Path(where).absolute().parent)
     if folder not in sys.path:
-        sys.path.insert(0, folder)  # the file may import what stands beside it, as a script may
+        sys.path.insert(0, folder)  # the file may import its neighbours, as a script may
     module = importlib.util.module_from_spec(found)
     sys.modules[found.name] = module
     found.loader.exec_module(module)
@@ -95,7 +95,7 @@ def _module(where: str) -> ModuleType:
 def _require_takes(function: Callable[..., Any], name: str, arguments: Sequence[Any], named: Mapping[str, Any]) -> None:
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some functions in C do not say what they take
+    except (TypeError, ValueError):  # some C functions have no signature
         return
     try:
         signature.bind(*arguments, **named)
@@ -105,7 +105,7 @@ def _require_takes(function: Callable[..., Any], name: str, arguments: Sequence[
 
 
 def _told(error: BaseException) -> str:
-    """Type, message and place of what the user's code raised."""
+    """Type, message and place of an error in the user's code."""
     message = (str(error) or "no message").splitlines()[0]
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if len(frames) > 1 else ""
@@ -113,7 +113,7 @@ def _told(error: BaseException) -> str:
 
 
 def _require_training(training: object, name: str, stages_of: str) -> None:
-    """Refuse what is no training, or is made of other things than a training has."""
+    """Refuse a result that is not a training, or whose fields have other types."""
     from torch import nn
 
     from weft.runtime.interface.training import Training

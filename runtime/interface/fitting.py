@@ -1,7 +1,7 @@
-"""Which optimizers train what a rank trains: one check for pipelines, ``weft train`` and replays.
+"""Which optimizers train a rank's parameters: one check for pipelines, ``weft train`` and replays.
 
-torch's optimizers say nothing where none of their parameters has a gradient. One that would leave the model as it is is
-refused in words: before the first step where it is handed over, and else before its own first step.
+torch's optimizers do not complain if none of their parameters has a gradient. One that would leave the model unchanged
+is refused in words: before the first step if it is passed in, else before its own first step.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def misfit(optimizer: object, trained: Iterable[Tensor], idle: Iterable[Tensor],
            folds: bool) -> str | None:
     """Why ``optimizer`` does not train ``trained``, this rank's parameters, in a sentence; ``None`` if it does.
 
-    It must have some of them, where there are any, and none of ``idle``, in whose place others are trained. ``where``
-    says what to make it of. ``folds``: whether AdamA gets each micro-batch's gradients as they come.
+    It must have some of them, if there are any, and none of ``idle``, in whose place others are trained. ``where``
+    names the parameters to make it from. ``folds``: whether AdamA gets each micro-batch's gradients as they come.
     """
     kind = type(optimizer).__name__
     if not isinstance(optimizer, Optimizer):
@@ -43,5 +43,5 @@ def misfit(optimizer: object, trained: Iterable[Tensor], idle: Iterable[Tensor],
 
 
 def parameters_of(optimizer: Optimizer) -> list[Tensor]:
-    """All that ``optimizer`` updates."""
+    """All parameters that ``optimizer`` updates."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]

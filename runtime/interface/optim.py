@@ -1,4 +1,4 @@
-"""AdamA: gradients are folded into Adam's moments as they come, so that no whole gradient is ever held.
+"""AdamA: gradients are folded into Adam's moments as they come, so that no whole gradient is ever stored.
 
 Zhang et al., "Adam Accumulation to Reduce Memory Footprints of both Activations and Gradients for Large-scale DNN
 Training" (2023). A batch of N micro-batches has the gradients g_1 .. g_N of its mean loss, one for each micro-batch's
@@ -25,7 +25,7 @@ floating point, up to the order of adding), however large N is. The paper's rule
 replica has the gradients of its own mean, M times ours, so it averages m, and v is decayed by M b2 beforehand and its
 sum divided by M^2.
 
-Squares do not add up, so a gradient must be whole when it is folded: :mod:`weft.runtime.train.accumulation` sees to
+Squares do not add up, so a gradient must be whole when it is folded: :mod:`weft.runtime.train.accumulation` ensures
 that.
 """
 
@@ -39,16 +39,16 @@ from torch import Tensor
 
 
 class AdamA(torch.optim.Optimizer):
-    """Adam whose moments gather the gradients of micro-batches, one after another.
+    """Adam whose moments accumulate the gradients of micro-batches, one after another.
 
-    In :class:`~weft.runtime.interface.training.Training` it stands where another optimizer would, and the executor
-    folds every gradient when it is complete. Elsewhere: :meth:`fold` every micro-batch's gradient, then :meth:`step`.
-    With N = 1 micro-batch a batch it is ``torch.optim.Adam``, or with ``weight_decay`` (which here is decoupled: one
-    that is added to gradients would be squared with them) ``torch.optim.AdamW``.
+    In :class:`~weft.runtime.interface.training.Training` it replaces another optimizer, and the executor folds every
+    gradient when it is complete. Elsewhere: :meth:`fold` every micro-batch's gradient, then :meth:`step`. With N = 1
+    micro-batch a batch it is ``torch.optim.Adam``, or with ``weight_decay`` (which here is decoupled: one that is added
+    to gradients would be squared with them) ``torch.optim.AdamW``.
 
-    ``replicas``: how many processes fold parts of each batch; :meth:`reduce` then sums the moments over them, before
-    :meth:`step`. What needs the whole gradient of a batch cannot be had: clipping by its norm, and loss scales that
-    adapt, which throw a batch away after its gradients overflowed.
+    ``replicas``: the number of processes that fold parts of each batch; :meth:`reduce` then sums the moments over them,
+    before :meth:`step`. Features that need the whole gradient of a batch are unavailable: clipping by its norm, and
+    loss scales that adapt, which drop a batch after its gradients overflowed.
     """
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
@@ -65,7 +65,7 @@ class AdamA(torch.optim.Optimizer):
 
     @property
     def _step_supports_amp_scaling(self) -> NoReturn:
-        """What ``torch.amp.GradScaler.step`` reads first."""
+        """The attribute that ``torch.amp.GradScaler.step`` reads first."""
         raise ValueError("AdamA cannot be used with a gradient scaler that adapts: by the time an overflow is seen, "
                          "earlier micro-batches' gradients are in the moments and cannot be taken out again; use bf16, "
                          "which needs no scale, or torch.optim.Adam")
@@ -76,7 +76,7 @@ class AdamA(torch.optim.Optimizer):
         self._place.update(dict.fromkeys(self.param_groups[-1]["params"], len(self.param_groups) - 1))
 
     def holds(self, parameter: Tensor) -> bool:
-        """Whether ``parameter`` is one of those it updates."""
+        """Whether it updates ``parameter``."""
         return parameter in self._place
 
     @property
@@ -97,8 +97,8 @@ class AdamA(torch.optim.Optimizer):
 
     @torch.no_grad()
     def reduce(self, parameters: Iterable[Tensor], add_up: Callable[[list[Tensor]], None]) -> None:
-        """Make the moments of ``parameters`` those of all replicas: ``add_up`` sums each of the tensors it is given
-        over them, in place. All replicas must call it together, with the same parameters, before :meth:`step`."""
+        """Make the moments of ``parameters`` those of all replicas: ``add_up`` sums each of its tensors over them, in
+        place. All replicas must call it together, with the same parameters, before :meth:`step`."""
         moments = []
         for parameter in parameters:
             state = self._begin(parameter, self.replicas)  # others may have had a gradient of it

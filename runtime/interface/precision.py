@@ -2,8 +2,7 @@
 
 Updates of some 1e-4 of a weight are below bf16's resolution of 2^-8 of it, so they are made on an fp32 copy
 (Micikevicius et al., "Mixed precision training", ICLR 2018). Gradients come out of each micro-batch's backward in the
-module's precision and are added up in fp32: a sum of N micro-batches in bf16 would lose what is smaller than 1/256 of
-it.
+module's precision and are added up in fp32: a sum of N micro-batches in bf16 would lose terms smaller than 1/256 of it.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from torch import Tensor, nn
 
 
 class MasterWeights:
-    """A copy of ``parameters`` in ``dtype``, which an optimizer updates and which gathers their gradients.
+    """A copy of ``parameters`` in ``dtype``, which an optimizer updates and which accumulates their gradients.
 
-    Parameters that need no gradient are left out; one that has ``dtype`` already is its own master. ::
+    Parameters that need no gradient are left out; one that already has ``dtype`` is its own master. ::
 
         masters = MasterWeights(module.to(torch.bfloat16).parameters())
         Training(..., masters=masters, optimizer=torch.optim.AdamW(masters.parameters()))
 
-    Build it from the weights in full precision, before they are rounded, by ``full``: the same parameters, in the same
-    order, as they were. Without it the masters begin with the rounded weights.
+    For unrounded masters pass the weights in full precision as ``full``: the same parameters, in the same order, before
+    rounding. Without it the masters begin with the rounded weights.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], full: Iterable[Tensor] | None = None,
@@ -39,11 +38,11 @@ class MasterWeights:
                        for parameter, master in self._masters.items() if master is not parameter]
 
     def parameters(self) -> list[nn.Parameter]:
-        """What the optimizer updates."""
+        """The parameters that the optimizer updates."""
         return list(self._masters.values())
 
     def of(self, parameter: nn.Parameter) -> nn.Parameter:
-        """The master of ``parameter``, which holds its gradient; itself if it has none."""
+        """The master of ``parameter``, which has its gradient; itself if it has none."""
         return self._masters.get(parameter, parameter)
 
     def add(self, parameter: Tensor, gradient: Tensor) -> None:
@@ -58,7 +57,7 @@ class MasterWeights:
                     parameter.copy_(master)
 
     def close(self) -> None:
-        """Do not touch the parameters' gradients from now on."""
+        """Remove the hooks: the parameters' gradients are no longer touched."""
         for hook in self._hooks:
             hook.remove()
 
@@ -77,8 +76,8 @@ def _add(master: Tensor, gradient: Tensor) -> None:
 
 
 def _folding(master: Tensor) -> Callable[[Tensor], None]:
-    """What moves a parameter's gradient to ``master``. It must not hold the parameter: autograd keeps the hook out of
-    the garbage collector's sight, so the cycle of the two would keep the weights in memory for ever."""
+    """A hook that moves a parameter's gradient to ``master``. It must not refer to the parameter: autograd hides the
+    hook from the garbage collector, so the cycle of the two would keep the weights in memory for ever."""
     def fold(parameter: Tensor) -> None:
         if parameter.grad is not None:  # it is None where a split backward has deferred it
             _add(master, parameter.grad)

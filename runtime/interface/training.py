@@ -1,4 +1,4 @@
-"""What a training script hands the executor for one rank: its stages, its data, its loss."""
+"""A training script's input to the executor for one rank: its stages, its data, its loss."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from weft.runtime.interface.precision import MasterWeights
     from weft.runtime.interface.scaling import LossScale
 
-#: What a loss function gives: a mean, or a sum and a count.
+#: The result of a loss function: a mean, or a sum and a count.
 Loss: TypeAlias = "Tensor | tuple[Tensor, Tensor | float]"
 
 
 class Boundary(NamedTuple):
-    """Shape and type of a tensor that one stage hands to another for one micro-batch.
+    """Shape and type of a tensor that one stage sends to another for one micro-batch.
 
     A length of ``None`` is not known beforehand: it may differ from micro-batch to micro-batch, and is sent along
-    (:mod:`weft.runtime.transports.interface`). All else is held against what a stage gives.
+    (:mod:`weft.runtime.transports.interface`). All else is compared with the stage's result.
     """
 
     shape: tuple[int | None, ...]
@@ -35,7 +35,7 @@ class Boundary(NamedTuple):
 
     @property
     def known(self) -> tuple[int, ...]:
-        """The shape of one that :attr:`is_known`; raises ``ValueError`` for another."""
+        """The shape of one that :attr:`is_known`; raises ``ValueError`` otherwise."""
         lengths = tuple(length for length in self.shape if length is not None)
         if len(lengths) != len(self.shape):
             raise ValueError(f"the shape {self.shape} is not known before a micro-batch has come")
@@ -47,13 +47,13 @@ class Boundary(NamedTuple):
         return self.dtype.itemsize * math.prod(self.known)
 
     def fits(self, tensor: torch.Tensor) -> bool:
-        """Whether ``tensor`` is of this type and, where lengths are known, of this shape."""
+        """Whether ``tensor`` has this type and, where lengths are known, this shape."""
         return tensor.dtype == self.dtype and len(tensor.shape) == len(self.shape) and all(
             wanted is None or wanted == length for wanted, length in zip(self.shape, tensor.shape, strict=True))
 
     @property
     def has_gradient(self) -> bool:
-        """Whether its numbers are of a kind that has gradients: floating-point or complex ones."""
+        """Whether its type has gradients: floating-point or complex."""
         return self.dtype.is_floating_point or self.dtype.is_complex
 
 
@@ -69,25 +69,25 @@ class Training:
     """One rank's part of a training or inference run.
 
     ``stages``: this rank's modules by stage number. In a chain, each takes one tensor and gives one; ``boundaries``
-    holds, per stage but the last, what it hands on; ``inputs(step, micro_batch)`` is called on the rank of stage 0,
-    ``targets(step, micro_batch)`` on that of the last stage, where ``loss(output, target)`` gives the *mean* loss of a
-    micro-batch, or ``(sum, count)``.
+    has, per stage but the last, its output; ``inputs(step, micro_batch)`` is called on the rank of stage 0,
+    ``targets(step, micro_batch)`` on that of the last stage, where ``loss(output, target)`` returns the *mean* loss of
+    a micro-batch, or ``(sum, count)``.
 
-    In a graph of stages, ``ports`` says for every stage, also those of other ranks, which values its module takes and
-    gives. A value that no stage gives is data: ``inputs(step, micro_batch)`` holds it by name, on each rank where it is
-    taken. The values named in ``losses`` are scalars, each a mean over the micro-batch, and what is trained on is their
-    sum; where there is one, it may be ``weft.runtime.counted(sum, count)``. ``targets`` and ``loss`` are not used. No
-    gradient is sent back for the values in ``untrained``: they depend on no parameter that is trained. ``boundaries``
-    has, by name, every value that goes to another rank.
+    In a graph of stages, ``ports`` has for every stage, also those of other ranks, the values that its module takes and
+    gives. A value that no stage gives is data: ``inputs(step, micro_batch)`` has it by name, on each rank where it is
+    taken. The values named in ``losses`` are scalars, each a mean over the micro-batch, and training minimises their
+    sum; a single one may be ``weft.runtime.counted(sum, count)``. ``targets`` and ``loss`` are not used. No gradient is
+    sent back for the values in ``untrained``: they depend on no trained parameter. ``boundaries`` has, by name, every
+    value that goes to another rank.
 
     The executor divides losses by the number of micro-batches, so that gradients are those of the whole batch, provided
-    all micro-batches count as much: tokens with a label, where the rest is ignored. Else give sums and counts: the loss
-    of a batch is then the sum of all sums, over micro-batches and replicas, divided by that of all counts, and so are
-    its gradients. With R replicas of a plan for N micro-batches, a batch has R N of them: replica r
-    calls for r N to (r + 1) N - 1.
+    all micro-batches count as much: tokens with a label, where the rest is ignored. Otherwise return sums and counts:
+    the loss of a batch is then the sum of all sums, over micro-batches and replicas, divided by that of all counts, and
+    so are its gradients. With R replicas of a plan for N micro-batches, a batch has R N of them: replica r requests r N
+    to (r + 1) N - 1.
 
-    On a stage of several ranks, each rank's module takes whole inputs, gives whole outputs (or what the next stage
-    on the same ranks expects) and whole input gradients, through collectives of its own
+    On a stage of several ranks, each rank's module takes whole inputs, gives whole outputs (or the input of the next
+    stage on the same ranks) and whole input gradients, through its own collectives
     (:mod:`weft.runtime.train.parallel`). Parameters that are one rank's share of a larger one are marked with
     :func:`~weft.runtime.train.parallel.sharded`; all others are the same, with the same gradients, on all ranks of the
     stage.
@@ -95,30 +95,32 @@ class Training:
     ``ties`` lists parameters that are one: each entry names, by stage, a parameter of its module. Their gradients are
     summed once a step. After the last backward of a step, and after ties and replicas have been summed,
     ``after_backward(step)`` is called; then gradients are clipped so that their norm over all ranks is at most
-    ``clip_norm``; then ``optimizer`` steps. Before each of ``steps`` batches gradients become zero (in place: copy what
-    is to be kept). With ``masters``, gradients are theirs, and ``optimizer`` must be over ``masters.parameters()``.
-    With :class:`~weft.runtime.interface.optim.AdamA` as the optimizer, each micro-batch's gradients are folded into its
-    moments and freed as soon as they are complete: ``after_backward`` finds none, and ``clip_norm`` is refused.
+    ``clip_norm``; then ``optimizer`` steps. Before each of ``steps`` batches gradients become zero (in place: copy
+    those that you need). With ``masters``, gradients are theirs, and ``optimizer`` must be over
+    ``masters.parameters()``. With :class:`~weft.runtime.interface.optim.AdamA` as the optimizer, each micro-batch's
+    gradients are folded into its moments and freed as soon as they are complete: ``after_backward`` finds none, and
+    ``clip_norm`` is refused.
 
-    With ``fully_shard`` the parameters that are trained are divided among the replicas, and ``optimizer`` must be over
-    the shares (:mod:`weft.runtime.train.sharding`).
+    With ``fully_shard`` the trained parameters are divided among the replicas, and ``optimizer`` must be over the
+    shares (:mod:`weft.runtime.train.sharding`).
 
     With ``scaling``, losses are scaled before they are differentiated, and a batch with a gradient that is not finite
     is left out (:mod:`weft.runtime.interface.scaling`).
 
-    Where the plan offloads a stage, all that its forward keeps moves to the host, its inputs apart; with the names of
-    submodules in ``offloaded``, by stage, what their operations keep (and nothing else has kept before).
+    Where the plan offloads a stage, all saved tensors of its forward move to the host, except its inputs; with the
+    names of submodules in ``offloaded``, by stage, those that their operations save (and that nothing else has saved
+    before).
 
-    ``layers`` may name those of each stage, in order: where the plan's problem names its layers too, they are compared
+    ``layers`` may name those of each stage, in order: if the plan's problem names its layers too, they are compared
     (parameters always are: :mod:`weft.runtime.train.agreement`).
 
-    Operators of a captured model that draw random numbers draw them from seeds made of ``seed``, which is the same on
-    all ranks, the step, the micro-batch, and their number in the model (:mod:`weft.runtime.train.moment`).
+    Random operators of a captured model draw from seeds made from ``seed``, which is the same on all ranks, the step,
+    the micro-batch, and their number in the model (:mod:`weft.runtime.train.moment`).
 
-    In inference, and for values that no stage takes, ``collect(step, micro_batch, output)`` gets what comes out: the
-    last stage's tensor in a chain, a mapping by name in a graph, once for each stage, on its first rank. Micro-batches
-    may end in any order (:class:`weft.runtime.train.requests.Requests` puts results back in the order of requests).
-    Modules and data are moved to the session's device.
+    In inference, and for values that no stage takes, ``collect(step, micro_batch, output)`` gets the results: the last
+    stage's tensor in a chain, a mapping by name in a graph, once for each stage, on its first rank. Micro-batches may
+    end in any order (:class:`weft.runtime.train.requests.Requests` puts results back in the order of requests). Modules
+    and data are moved to the session's device.
     """
 
     stages: Mapping[int, nn.Module]

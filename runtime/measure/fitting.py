@@ -1,19 +1,18 @@
-"""From measured timelines back to a problem's costs, so that the next search is on real figures.
+"""From measured timelines back to a problem's costs, so that the next search uses measured figures.
 
 A block's duration is the median over all micro-batches of all runs; its spread, the width of the middle half of its
-measurements as a share of the median, says how far to trust it. A block on several devices runs from when the last of
-them has started it until the last has ended it.
+measurements as a share of the median, shows its reliability. A block on several devices runs from the last start on any
+of them to the last end.
 
-A transfer is not seen itself. Where a block's device stood idle before it, for most of the time since the transfer's
-producer ended, and that was the last of what it waited for, the time from the producer's end to the block's start is
+A transfer is not measured directly. If a block's device was idle before it, for most of the time since the transfer's
+producer ended, and that was the last of the block's producers, the time from the producer's end to the block's start is
 the transfer (and what the executor adds); the lower quartile of these counts, since a late rank or a busy machine only
-ever adds to them, and on a link that carries one transfer at a time their least. Where all of a transfer was hidden
-behind other work, that time is only more than it: the planned one is kept if it is less, else the least seen.
+ever adds to them, and on a link that carries one transfer at a time their least. If all of a transfer was hidden behind
+other work, that time is only an upper bound: the planned one is kept if it is less, else the least observed one.
 
-What lies between two blocks of a rank that waits for nothing is the executor's own time: it starts receives and sends,
-tells the watchdog what it does and drops results. In a timeline that is the gap between a block's end and the next
-one's start where all that the next one needs had come before. A plan has no such gaps, so they are counted with the
-blocks.
+The time between two blocks of a rank that waits for nothing is the executor's own: it starts receives and sends,
+reports to the watchdog and drops results. In a timeline that is the gap between a block's end and the next one's start
+where all inputs of the next one had arrived before. A plan has no such gaps, so they are counted with the blocks.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from weft.runtime.plan.rank_map import RankMap
 from weft.runtime.plan.timeline import Measured, Timeline
 from weft.solver.problem import Block, Dependency, Problem
 
-#: A block whose middle half of measurements is wider than this share of their median is no steady figure.
+#: A block whose middle half of measurements is wider than this share of their median is unsteady.
 LARGE_SPREAD = 0.1
 #: Idle time on a device shorter than this share of the block that follows is the executor's own.
 _IDLE = 0.02
-#: A device that stood idle for less than this share of the time since the producer's end was waited for itself.
+#: A device that was idle for less than this share of the time since the producer's end was itself the cause.
 _WAITED = 0.5
-#: Measured times are no finer: more digits would be noise, and work for the search.
+#: Significant digits of measured times: more would be noise, and work for the search.
 _DIGITS = 4
 
 _Instance = tuple[int, int]  # block, micro-batch
@@ -42,8 +41,8 @@ _Instance = tuple[int, int]  # block, micro-batch
 
 @dataclass(frozen=True, slots=True)
 class BlockFit:
-    """One block: planned and measured duration in the problem's time unit (``None`` if it was not measured), the middle
-    half of its measurements as a share of that, and how many there were."""
+    """One block: planned and measured duration in the problem's time unit (``None`` if not measured), the middle half
+    of its measurements as a share of that, and their number."""
 
     block: str
     planned: float
@@ -59,9 +58,9 @@ class BlockFit:
 
 @dataclass(frozen=True, slots=True)
 class TransferFit:
-    """What ``block`` waits for from ``source`` on other devices: planned and fitted time in the problem's unit, the
-    middle half of what was seen as a share of its median, and how often it was seen; 0 if it was always hidden, and
-    ``fitted`` then no more than what was waited."""
+    """The transfer from ``source`` to ``block`` on another device: planned and fitted time in the problem's unit, the
+    middle half of the observations as a share of their median, and their number; 0 if it was always hidden, and
+    ``fitted`` then at most the observed wait."""
 
     source: str
     block: str
@@ -86,7 +85,7 @@ class Fit:
 
 
 def fit(problem: Problem, timelines: Sequence[Timeline]) -> Fit:
-    """``problem`` with the durations and transfers that ``timelines``, runs of schedules of it, have measured.
+    """``problem`` with the durations and transfers measured in ``timelines``, runs of its schedules.
 
     Memory stays as planned. Raises ``ValueError`` if there is no timeline, or one that names a block or rank that the
     problem does not have.
@@ -111,7 +110,7 @@ def fit(problem: Problem, timelines: Sequence[Timeline]) -> Fit:
 
 
 def _by_device(problem: Problem, timeline: Timeline) -> list[list[tuple[int, Measured]]]:
-    """Per device, which may be a lane, what it ran, in order, as block indices; times in the problem's unit."""
+    """Per device, which may be a lane, its entries in order, as block indices; times in the problem's unit."""
     by_device: list[list[tuple[int, Measured]]] = [[] for _ in problem.devices]
     ranks = RankMap.of(problem)
     for entry in timeline.operations:
@@ -196,7 +195,7 @@ def executor_gaps(problem: Problem, timelines: Sequence[Timeline]) -> list[float
     for timeline in timelines:
         ends = {(entry.block, entry.micro_batch): entry.end for entry in timeline.operations}
         rows: list[list[Measured]] = [[] for _ in problem.devices]
-        for entry in timeline.operations:  # they are sorted by start
+        for entry in timeline.operations:  # sorted by start
             rows[entry.rank].append(entry)
         for rank, row in enumerate(rows):
             for before, entry in pairwise(row):
@@ -210,8 +209,8 @@ def executor_gaps(problem: Problem, timelines: Sequence[Timeline]) -> list[float
 
 
 def with_gaps(problem: Problem, gaps: Sequence[float], seconds_per_unit: float = 1.0) -> Problem:
-    """``problem`` whose blocks last as long as their rank's gap, in seconds, more; and what comes from another rank is
-    under way for as much less, as far as it is under way at all."""
+    """``problem`` with blocks longer by their rank's gap, in seconds; transfers from another rank are shorter by as
+    much, but not below 0."""
     ranks, units = RankMap.of(problem), [gap / seconds_per_unit for gap in gaps]
     longest = [max(units[rank] for rank in ranks.of_block(i)) for i in range(len(problem.blocks))]
     return replace(problem, blocks=tuple(replace(

@@ -1,10 +1,10 @@
-"""What kernels take on one device: matrix products by size and dtype, attention, memory, launches, and the rest.
+"""The times of kernels on one device: matrix products by size and dtype, attention, memory, launches, and the rest.
 
-Each is run alone on random tensors, forward and backward as autograd runs them, and timed in laps that are long beside
-the clock (:class:`~weft.runtime.measure.measure.Timer`); what autograd takes to start, once in a step, is taken off a
-backward that waits for it. What a kernel's operations and bytes are is counted as the
-operator graphs count them: of a backward of a product two products, of attention two and a half times its forward, of
-element-wise kernels what is read and written.
+Each is run alone on random tensors, forward and backward as autograd runs them, and timed in laps that are long
+compared with the clock's precision (:class:`~weft.runtime.measure.measure.Timer`); autograd's start-up time, once in a
+step, is subtracted from a backward that waits for it. A kernel's operations and bytes are counted as in the operator
+graphs: the backward of a product is two products, that of attention two and a half times its forward, element-wise
+kernels count their reads and writes.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from weft.runtime.measure.measure import Timer, single_threaded
 
 Pass: TypeAlias = Literal["forward", "backward"]
 
-#: Kernels beside the classes of a device's: a chain of tiny ones, and what memory carries.
+#: Kernels beside a device's classes: a chain of tiny ones, and memory traffic.
 LAUNCH, MEMORY = "launch", "memory"
-#: Rows and columns of square products, by device; those of a quick look.
+#: Rows and columns of square products, by device; those of the quick mode.
 _SIZES = {"cpu": (64, 128, 256, 512, 1024), "cuda": (256, 512, 1024, 2048, 4096, 8192)}
 _QUICK = {"cpu": (32, 128), "cuda": (256, 2048)}
 #: Numbers in the largest tensors: several times any cache.
@@ -32,15 +32,15 @@ _LARGE = {"cpu": 1 << 24, "cuda": 1 << 28}
 #: Launches in a row: tiny layers, one after another.
 _CHAIN = 32
 _REPEATS, _LEAST = 7, 5e-3
-#: Seconds: no larger product of a dtype is tried after one that took so long.
+#: Seconds: after a product that took this long, no larger one of its dtype is tried.
 _LONGEST = 0.5
-#: Times the host's part of a backward: one that takes longer is the GPU's time.
+#: Multiple of the host's part of a backward: a longer backward is GPU time.
 _HIDDEN = 1.2
 
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """One kernel as ``weft.device/1`` has it: its class, pass, dtype and shape, operations and bytes; median seconds of
+    """One kernel in ``weft.device/1``: its class, pass, dtype and shape, operations and bytes; median seconds of
     ``repeats`` laps, and their ``spread``."""
 
     group: str
@@ -56,8 +56,8 @@ class KernelTime:
 
 @dataclass(frozen=True, slots=True)
 class _Kernel:
-    """``make``: what runs its forward; outputs that need a gradient are run backward, too. ``work``: operations and
-    bytes of either pass; ``count``: how many kernels it is."""
+    """``make``: runs its forward; outputs that need a gradient are run backward, too. ``work``: operations and bytes of
+    either pass; ``count``: the number of kernels."""
 
     group: str
     dtype: str
@@ -70,8 +70,8 @@ class _Kernel:
 
 def measure_kernels(device: torch.device, *, quick: bool = False, timer: Timer | None = None,
                     on_progress: Callable[[str], None] = lambda title: None) -> list[KernelTime]:
-    """Samples of all kernels on ``device``. ``quick``: of small ones, a few times. On a CPU one thread computes, and
-    its own time counts, which others on a busy machine lengthen least."""
+    """Samples of all kernels on ``device``. ``quick``: small ones, a few times. On a CPU one thread computes, timed by
+    the process's CPU time, which other load lengthens least."""
     timer = timer or Timer.of_work(device)
     repeats, least = (3, 0.0) if quick else (_REPEATS, _LEAST)
     found: list[KernelTime] = []
@@ -84,7 +84,7 @@ def measure_kernels(device: torch.device, *, quick: bool = False, timer: Timer |
             on_progress(f"{kernel.group} {kernel.dtype} {kernel.shape}")
             try:
                 samples = list(_samples(kernel, timer, repeats, least, autograd))
-            except (RuntimeError, NotImplementedError):  # torch has no such kernel here, or no room for it
+            except (RuntimeError, NotImplementedError):  # torch has no such kernel here, or too little memory
                 continue
             found += samples
             if kernel.group == LAUNCH:
@@ -102,7 +102,7 @@ class _Autograd(NamedTuple):
     hidden: float
 
     def without(self, seconds: float) -> float:
-        """What of a backward's ``seconds`` is its own."""
+        """A backward's ``seconds`` without the start-up."""
         return seconds if seconds > self.hidden else max(seconds - self.start, seconds / 10)
 
 
@@ -133,7 +133,7 @@ def _samples(kernel: _Kernel, timer: Timer, repeats: int, least: float,
 
 
 def _leaves(result: Tensor) -> list[Tensor]:
-    """What ``result`` is computed from and needs a gradient."""
+    """The leaves of ``result`` that need a gradient."""
     found: dict[int, Tensor] = {}
     seen: set[Any] = set()
     left: list[Any] = [result.grad_fn]
@@ -178,7 +178,7 @@ def _name(tensor: Tensor) -> str:
 
 
 def _launch(x: Tensor, weights: Sequence[Tensor]) -> _Kernel:
-    """Layers of eight numbers: all that they take is their launch, two in each backward."""
+    """Layers of eight numbers: their time is all launches, two in each backward."""
 
     def chain() -> Tensor:
         y = x
@@ -197,7 +197,7 @@ def _product(x: Tensor, weight: Tensor) -> _Kernel:
 
 
 def _fp8_products(drawn: Callable[..., Tensor], sizes: Sequence[int]) -> Iterator[_Kernel]:
-    """Products of FP8 with a scale for each tensor, on GPUs that have units for them (from 8.9 on)."""
+    """FP8 products with a scale for each tensor, on GPUs that support them (from 8.9 on)."""
     if torch.cuda.get_device_capability() < (8, 9):
         return
     for size in sizes:
@@ -234,7 +234,7 @@ def _convolution(x: Tensor, weight: Tensor) -> _Kernel:
 
 def _rest(drawn: Callable[..., Tensor], rows: int, width: int, dtype: torch.dtype,
           device: torch.device) -> Iterator[_Kernel]:
-    """What moves bytes: element-wise kernels, norms, softmax, embeddings, the loss."""
+    """Memory-bound kernels: element-wise kernels, norms, softmax, embeddings, the loss."""
     x, one, zero = drawn(rows, width, dtype=dtype), drawn(width, dtype=dtype), drawn(width, dtype=dtype)
     moved, shape, name = x.numel() * x.element_size(), f"{rows}x{width}", _name(x)
 

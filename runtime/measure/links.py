@@ -1,9 +1,9 @@
-"""How long messages take between ranks: sent to and fro by the executor itself, over the transport that it will use.
+"""The time of messages between ranks: sent back and forth by the executor itself, over its later transport.
 
 A token of some bytes goes from the first rank to the last and back, again and again, and nothing else is under way. The
-time from the end of the block that gives it to the start of the one that waits for it is that of one message, with what
-the executor does about it; a busy machine only ever adds to it, so the lower quartile counts. Several sizes give a
-latency and a time for each byte of each direction between neighbours.
+time from the end of the sending block to the start of the waiting one is that of one message, including the executor's
+overhead; a busy machine only ever adds to it, so the lower quartile counts. Several sizes give a latency and a time per
+byte for each direction between neighbours.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.schedule import Schedule
 from weft.solver.timing import time_orders
 
-#: How often the token goes there and back; the first time is not counted.
+#: The number of round trips of the token; the first is not counted.
 ROUNDS = 6
 #: The one tensor of each message.
 TOKEN = "token"
@@ -36,23 +36,23 @@ Hop: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True)
 class LinkCost:
-    """What a message costs between two ranks: ``latency`` in seconds, and seconds for each of its bytes."""
+    """The cost of a message between two ranks: ``latency`` in seconds, and seconds per byte."""
 
     latency: float
     seconds_a_byte: float
 
     def seconds(self, size: float) -> float:
-        """Of a message of ``size`` bytes."""
+        """The time of a message of ``size`` bytes."""
         return self.latency + size * self.seconds_a_byte
 
 
-#: By rank that sends and rank that receives, for neighbours.
+#: By sending and receiving rank, for neighbours.
 Links: TypeAlias = Mapping[Hop, LinkCost]
 
 
 def measure_links(session: Session, sizes: Sequence[int]) -> Links:
-    """The links between neighbours, by messages of ``sizes`` bytes: at least two of them. All ranks call it together,
-    and get the same."""
+    """The links between neighbours, by messages of ``sizes`` bytes: at least two sizes. All ranks call it together, and
+    get the same result."""
     found: dict[Hop, list[tuple[int, float]]] = {}
     for size in sizes:
         problem, hops = there_and_back(session.world)
@@ -63,21 +63,21 @@ def measure_links(session: Session, sizes: Sequence[int]) -> Links:
         everything = [lap for own in session.exchange(laps, "measuring the links") for lap in own]
         for hop, times in _times(hops, everything).items():
             found.setdefault(hop, []).append((size, quantiles(times, n=4)[0]))
-    session.watch.joined()  # what follows is planning, and may take longer than a wait
+    session.watch.joined()  # planning follows, and may take longer than a wait
     return {hop: line(points) for hop, points in found.items()}
 
 
 def line(points: Sequence[tuple[int, float]]) -> LinkCost:
-    """The latency and the time for each byte that fit ``points``, sizes and seconds: what the largest takes beyond the
-    smallest is the bytes', neither is under 0."""
+    """The latency and the time per byte that fit ``points``, sizes and seconds: the difference between the largest and
+    the smallest is due to the bytes; neither is below 0."""
     (small, least), (large, most) = min(points), max(points)
     a_byte = max(0.0, (most - least) / (large - small)) if large > small else 0.0
     return LinkCost(max(0.0, least - small * a_byte), a_byte)
 
 
 def there_and_back(world: int) -> tuple[Problem, list[Hop]]:
-    """Blocks that hand a token from the first of ``world`` ranks to the last and back, the next time when it is there
-    again; and which hop each is at the end of, but the first."""
+    """Blocks that pass a token from the first of ``world`` ranks to the last and back, repeatedly; and the hop that
+    ends at each but the first."""
     order = [*range(world), *range(world - 2, -1, -1)]
     blocks = [Block(f"hop{i}", BlockKind.OTHER, (rank,), 1e-6,
                     after=(Dependency(f"hop{i - 1}"),) if i else (Dependency(f"hop{len(order) - 1}", distance=1),))

@@ -1,8 +1,8 @@
-"""Time and memory of anything that runs on one device: medians of repeated runs, and every allocation counted.
+"""Time and memory of any run on one device: medians of repeated runs, and every allocation counted.
 
-On a CPU, memory is what torch's allocator hands out and takes back (torch's profiler sees each block with its size,
-also what a kernel needs only inside), counted in the thread that runs. On a GPU it is the caching allocator's count.
-Time and memory are taken in different runs, because watching memory costs time.
+On a CPU, memory is what torch's allocator allocates and frees (torch's profiler sees each block with its size,
+including those that a kernel needs only inside), counted in the thread that runs. On a GPU it is the caching
+allocator's count. Time and memory are measured in different runs, because recording memory takes time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes that a run left allocated more than before (``change``), and the most it had at once beyond before."""
+    """Bytes that a run left allocated (``change``), and its peak, both relative to before."""
 
     change: int
     peak: int
@@ -52,8 +52,8 @@ class Memory:
 
 def memory_of(run: Callable[[], T], device: torch.device,
               elsewhere: Sequence[tuple[int, int]] = ()) -> tuple[T, Memory]:
-    """What ``run()`` gives, and its memory. What ``run`` returns counts as left allocated. ``elsewhere``: when, as of
-    ``time.time_ns``, another thread gave back how many bytes meanwhile; it may be filled by then."""
+    """The result of ``run()``, and its memory; the result counts as left allocated. ``elsewhere``: moments of
+    ``time.time_ns`` at which another thread released memory meanwhile, with the bytes; read after the run."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         before = torch.cuda.memory_allocated(device)
@@ -62,7 +62,7 @@ def memory_of(run: Callable[[], T], device: torch.device,
         torch.cuda.synchronize(device)
         return result, Memory(torch.cuda.memory_allocated(device) - before,
                               torch.cuda.max_memory_allocated(device) - before)
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler would say on standard error that it starts and stops
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else the profiler reports to standard error
     with profile(profile_memory=True, use_kineto=True) as watched:
         result = run()
     assert watched.kineto_results is not None
@@ -83,18 +83,18 @@ def memories(tensor: Tensor) -> list[UntypedStorage]:
 
 
 class Timer:
-    """Laps on ``device``: each starts when nothing else runs there and ends when its work is done."""
+    """Laps on ``device``: each starts when the device is idle and ends when its work is done."""
 
     def __init__(self, device: torch.device, clock: Callable[[], float] = time.perf_counter) -> None:
         self._device, self._clock = device, clock
 
     @classmethod
     def of_work(cls, device: torch.device) -> Timer:
-        """On a CPU this process's own time counts, which others on a busy machine lengthen least."""
+        """On a CPU it counts this process's CPU time, which other load lengthens least."""
         return cls(device, time.process_time if device.type == "cpu" else time.perf_counter)
 
     def lap(self, run: Callable[[], T]) -> tuple[T, float]:
-        """What ``run()`` gives, and its seconds."""
+        """The result of ``run()``, and its seconds."""
         self._wait()
         start = self._clock()
         result = run()
@@ -102,8 +102,8 @@ class Timer:
         return result, self._clock() - start
 
     def sample(self, run: Callable[[], object], repeats: int, least: float = 0.0) -> Sample:
-        """The sample of ``run()``, after a first time that does not count: each lap is of as many runs, one after
-        another, as take ``least`` seconds."""
+        """The sample of ``run()``, after a first run that does not count: each lap has enough runs, one after another,
+        to take ``least`` seconds."""
         run()
         count = max(1, min(1000, math.ceil(least / max(self.lap(run)[1], 1e-9))))
 
@@ -119,20 +119,20 @@ class Timer:
 
 
 def available_bytes(device: torch.device) -> int:
-    """Memory that can still be allocated on ``device`` without pushing anybody out."""
-    if device.type == "cuda":  # the driver counts what torch keeps for later use as taken
+    """Memory that can still be allocated on ``device`` without evicting other processes."""
+    if device.type == "cuda":  # the driver counts torch's cached memory as taken
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + kept
     table = Path("/proc/meminfo")
     if table.exists():
         entries = dict(line.split(":", 1) for line in table.read_text().splitlines())
         return int(entries["MemAvailable"].split()[0]) * 1024
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2  # no such table: half of what is built in
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2  # no such table: half of the physical memory
 
 
 @contextmanager
 def single_threaded() -> Iterator[None]:
-    """One thread for torch's kernels, and freed memory kept, as a rank of the executor has it on a CPU."""
+    """One thread for torch's kernels, and freed memory kept, as for a rank of the executor on a CPU."""
     keep_freed_memory()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

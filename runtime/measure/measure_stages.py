@@ -1,10 +1,9 @@
-"""What each stage of a training costs on this device: the time of F, B, I and W, and the memory each takes and frees.
+"""The cost of each stage of a training on this device: the time of F, B, I and W, and the memory each takes and frees.
 
-A stage is run as the executor runs it, by :class:`~weft.runtime.train.stage.StageRunner`, alone and with random
-gradients. The memory of a pass is the change of what is allocated from before its input is there until its results have
-been handed
-on: so a pass pays for its input and output only where the stage keeps them. ``peak`` counts them, and what the pass
-needs meanwhile. Parameter gradients are there from the start, as they are from the second micro-batch on.
+A stage is run as in the executor, by :class:`~weft.runtime.train.stage.StageRunner`, alone and with random gradients.
+The memory of a pass is the change in allocated bytes from before its input exists until its results have been passed
+on: so a pass pays for its input and output only where the stage keeps them. ``peak`` counts them, and the pass's
+temporary memory. Parameter gradients exist from the start, as they do from the second micro-batch on.
 """
 
 from __future__ import annotations
@@ -24,25 +23,25 @@ from weft.runtime.measure.stage_costs import MODES, PassCost, StageCosts
 from weft.runtime.measure.stage_feeds import Feed, feeds_of
 from weft.runtime.train.stage import StageRunner, deferred_parameters
 
-#: Share of the free memory that a stage may be expected to need before it is skipped.
+#: Share of the free memory; a stage expected to need more is skipped.
 SAFE = 0.8
-#: Bytes after which no cache holds what was there before.
+#: Bytes after which no cache keeps its previous content.
 SWEPT = 512 * 2**20
 
 
 def measure_stages(training: Training, *, device: torch.device | None = None, repeats: int = 7, held: int = 0,
                    begin: int = 0, only: Collection[int] | None = None,
                    slots: bool = False, modes: Mapping[str, str] = MODES) -> list[StageCosts]:
-    """The costs of all stages of ``training``, which holds every stage of a chain, or of a graph (then with ports); or
-    of those in ``only``.
+    """The costs of all stages of ``training``, which has every stage of a chain, or of a graph (then with ports); or of
+    those in ``only``.
 
-    Stages are measured one after another, from stage ``begin`` on and then from stage 0, and one that is built like an
-    earlier one is not measured again; ``training.stages`` may be any mapping, so one that builds a stage when it is
-    asked never has the whole model in memory. Medians are over ``repeats`` micro-batches. ``held`` is how many bytes of
-    weights and gradients a rank will have: between two passes of one stage it goes through those of its others, and so
-    does the measuring, or the caches would be warmer than in a run. With ``slots`` what a pass is given lies in room
-    of its own, as messages do, and is no part of its memory. ``modes``: kinds of backward with their passes. Raises
-    :class:`MeasureError` for a training that is no such thing.
+    Stages are measured one after another, from stage ``begin`` on and then from stage 0, and a stage built like an
+    earlier one is not measured again; ``training.stages`` may be any mapping, so one that builds stages at lookup never
+    has the whole model in memory. Medians are over ``repeats`` micro-batches. ``held`` is the bytes of weights and
+    gradients of a rank: between two passes of one stage a rank passes through those of its others, and so does the
+    measurement, or the caches would be warmer than in a run. With ``slots`` the inputs of a pass lie in separate
+    memory, as messages do, and do not count as its memory. ``modes``: kinds of backward with their passes. Raises
+    :class:`MeasureError` for any other training.
     """
     where = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     feeds = feeds_of(training, where)
@@ -52,7 +51,7 @@ def measure_stages(training: Training, *, device: torch.device | None = None, re
     with single_threaded():
         wanted = range(count) if only is None else sorted(only)
         for s in range(max(wanted, default=0) if only is not None else begin):
-            feeds.pass_by(s, training.stages[s].to(where))  # what a stage is fed with, stages before it give
+            feeds.pass_by(s, training.stages[s].to(where))  # earlier stages make the inputs of a stage
         for s in (*(s for s in wanted if s >= begin), *(s for s in wanted if s < begin)):
             module = training.stages[s].to(where)
             feed = feeds.feed(s, module)
@@ -66,13 +65,13 @@ def measure_stages(training: Training, *, device: torch.device | None = None, re
 
 
 def _deferred(module: nn.Module) -> int:
-    """Of how many parameters the weight gradient waits for W."""
+    """The number of parameters whose weight gradient waits for W."""
     return sum(p.numel() for p in deferred_parameters(module))
 
 
 def measured_ties(training: Training) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """The parameters that stages of ``training``, which holds all, have together: of each its name in the first of its
-    stages, and these."""
+    """The parameters that stages of ``training``, which has all, share: of each its name in the first of its stages,
+    and these stages."""
     tied = [(tie[min(tie)], tuple(sorted(tie))) for tie in training.ties]
     if not isinstance(training.stages, dict):  # each module is made at its lookup
         return tuple(tied)
@@ -105,18 +104,18 @@ def _measure_stage(feed: Feed, module: nn.Module, device: torch.device, repeats:
 
 
 class _Stage:
-    """One stage with what it is fed."""
+    """One stage with its feed."""
 
     def __init__(self, feed: Feed, module: nn.Module, device: torch.device) -> None:
         self.feed, self.module, self.device = feed, module, device
 
     def measure(self, mode: str, repeats: int, between: Tensor, slots: bool) -> dict[str, PassCost]:
-        """Every pass of one kind of backward, of a stage that does not train the forward; ``between`` is gone through
-        before each that is timed."""
+        """Every pass of one kind of backward, of a stage that does not train the forward; ``between`` is swept before
+        each timed pass."""
         runner = StageRunner(self.module, function=self.feed.function, split=mode == "split",
                              constant=self.feed.constant)
         try:
-            for _, run in self._passes(runner, mode, slots=False):  # gradients are made, kernels chosen
+            for _, run in self._passes(runner, mode, slots=False):  # allocates gradients, chooses kernels
                 run()
             memories = {letter: memory_of(partial(_dropping, run), self.device)[1]
                         for letter, run in self._passes(runner, mode, slots)}
@@ -133,7 +132,7 @@ class _Stage:
         return {letter: PassCost(Sample.of(laps[letter]), memory) for letter, memory in memories.items()}
 
     def _passes(self, runner: StageRunner, mode: str, slots: bool) -> Iterator[tuple[str, Callable[[], Any]]]:
-        """The passes in order; what each is given is made beforehand with ``slots``, else within it."""
+        """The passes in order; their inputs are made beforehand with ``slots``, else within them."""
         def given(make: Callable[[], Any]) -> Callable[[], Any]:
             made = make() if slots else None
             return make if made is None else lambda: made
@@ -152,7 +151,7 @@ class _Stage:
 
 
 def _dropping(run: Callable[[], Any]) -> None:
-    """Run it, and drop what it gives."""
+    """Run it, and drop its result."""
     run()
 
 

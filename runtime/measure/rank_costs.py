@@ -1,10 +1,9 @@
-"""What messages and collectives take among the ranks of this machine, each as the executor sends it.
+"""The times of messages and collectives among the ranks of this machine, sent as the executor sends them.
 
 Run as a program (``python -m weft.runtime.measure.rank_costs DEVICE SIZE,... REPEATS``) under a launcher that starts
 one process a rank, rank 0 prints one line of JSON: messages between neighbours
 (:func:`~weft.runtime.measure.links.measure_links`), and every collective of each size among the first 2, 4, 8 and so on
-ranks, and all. A lap of a collective ends when the last of its ranks has it. Gloo carries tensors on a CPU, NCCL those
-on GPUs.
+ranks, and all. A lap of a collective ends with the last of its ranks. Gloo carries CPU tensors, NCCL GPU tensors.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def groups_of(ranks: int) -> list[tuple[int, ...]]:
 
 
 def measure_messages(session: Session, sizes: Sequence[int]) -> dict[str, Any]:
-    """Messages between neighbours, as ``weft.device/1`` has them: the median pair's. All ranks call it together."""
+    """Messages between neighbours, as in ``weft.device/1``: the median pair's. All ranks call it together."""
     links = list(measure_links(session, sizes).values())
     bytes_ = sorted(link.seconds_a_byte for link in links)
     middle = statistics.median(bytes_)
@@ -43,8 +42,8 @@ def measure_messages(session: Session, sizes: Sequence[int]) -> dict[str, Any]:
 
 
 def measure_collectives(session: Session, sizes: Sequence[int], repeats: int) -> list[dict[str, Any]]:
-    """Every collective among the ranks of each group, as ``weft.device/1`` has them; all ranks call it
-    together and get the same."""
+    """Every collective among the ranks of each group, as in ``weft.device/1``; all ranks call it together and get the
+    same result."""
     groups = groups_of(session.world)
     session.add_groups(groups)
     found = []
@@ -64,7 +63,7 @@ def measure_collectives(session: Session, sizes: Sequence[int], repeats: int) ->
 
 
 def _laps(session: Session, kind: str, size: int, group: dist.ProcessGroup, repeats: int) -> list[float]:
-    """Seconds of each lap on this rank but the first's; none where torch has no such collective here."""
+    """Seconds of each lap on this rank but the first; none where torch has no such collective here."""
     timer = Timer(session.device)
     run = _KINDS[kind](group, max(1, size // 4), session.device)
     try:
@@ -87,7 +86,7 @@ def _waiting(begin: Callable[[], dist.Work | None]) -> Callable[[], None]:
 
 
 def _parts(group: dist.ProcessGroup, count: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """A tensor of about ``count`` numbers that the group's ranks divide, and one of a rank's part."""
+    """A tensor of about ``count`` numbers, divisible among the group's ranks, and one of a rank's part."""
     each = max(1, count // dist.get_world_size(group))
     return (torch.ones(each * dist.get_world_size(group), device=device), torch.ones(each, device=device))
 
@@ -124,7 +123,7 @@ def _lines(session: Session, sizes: Sequence[int], repeats: int) -> Iterator[str
 
 
 def main(device: str, sizes: Sequence[int], repeats: int) -> None:
-    """One of the ranks."""
+    """Runs one of the ranks."""
     import os
 
     where = torch.device("cpu") if device == "cpu" else torch.device(

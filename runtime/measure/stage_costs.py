@@ -1,13 +1,13 @@
-"""What the stages of a training cost on a device, as measured: the figures, their file, and the problem made of them.
+"""Measured costs of the stages of a training on a device: the figures, their file, and the problem made of them.
 
 The file, ``weft.stage-costs/1``, is one JSON object: ``format``, ``device``, ``torch``, and ``stages``, each with
 ``stage``; ``origin``, which is ``"measured"``, ``"as stage 3"`` where that one is built alike, or ``"skipped: ..."``
 with the reason; ``parameter_bytes``, ``buffer_bytes``, ``output_bytes``; and ``passes``, by kind of backward and
-letter: ``{seconds, spread, repeats, memory, peak}``, memory in bytes. Optional are ``parameters`` and ``deferred``, how
-many a stage has and of how many the weight gradient waits for W, and ``trained_bytes``, of those that are trained where
-not all are; a stage that does not train has the pass F alone. Beside ``stages`` also ``ties``, each ``{parameter,
-stages}``. The stages of a graph also have ``takes`` and ``owes``: by the number of an earlier stage, the bytes of what
-it gives to this one, and of the gradients it gets back.
+letter: ``{seconds, spread, repeats, memory, peak}``, memory in bytes. Optional are ``parameters`` and ``deferred``, the
+number of a stage's parameters and of those whose weight gradient waits for W, and ``trained_bytes``, of trained
+parameters where not all are; a stage that does not train has the pass F alone. Beside ``stages`` also ``ties``, each
+``{parameter, stages}``. The stages of a graph also have ``takes`` and ``owes``: by the number of an earlier stage, the
+bytes of its values that this one takes, and of the gradients that it gets back.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class PassCost:
 
 @dataclass(frozen=True, slots=True)
 class StageCosts:
-    """One stage. ``passes``: by kind of backward (``"full"``, ``"split"``) and letter, what each pass costs.
+    """One stage. ``passes``: by kind of backward (``"full"``, ``"split"``) and letter, the cost of each pass.
 
-    ``parameter_bytes``: of its parameters; ``buffer_bytes`` of what it holds besides. ``output_bytes``: what it hands
-    on. ``same_as``: the stage that was measured in its place, being built alike. ``skipped``: why it was not measured.
-    ``takes``: in a graph of stages, the bytes that it takes from each earlier stage; ``owes`` those of the gradients
-    that it gives back. ``None`` in a chain. ``parameters``: how many it has; ``deferred``: of how many the weight
-    gradient waited for W. ``None`` in files that do not say. ``trained_bytes``: of its parameters that are trained;
-    ``None``: all. A stage that does not train, and none before it, has the pass F alone.
+    ``parameter_bytes``: of its parameters; ``buffer_bytes`` of its buffers. ``output_bytes``: of its results.
+    ``same_as``: the stage measured in its place, being built alike. ``skipped``: why it was not measured. ``takes``: in
+    a graph of stages, the bytes that it takes from each earlier stage; ``owes`` those of the gradients that it gives
+    back. ``None`` in a chain. ``parameters``: their number; ``deferred``: the number of those whose weight gradient
+    waited for W. ``None`` in files without them. ``trained_bytes``: of its trained parameters; ``None``: all. A stage
+    that does not train, and has none before it that does, has the pass F alone.
     """
 
     stage: int
@@ -75,13 +75,13 @@ class StageCosts:
 
     @property
     def trains(self) -> bool:
-        """Whether it has passes back."""
+        """Whether it has backward passes."""
         return any(len(passes) > 1 for passes in self.passes.values())
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStages:
-    """All stages of a training, and the device and torch they were measured on. ``ties``: the stages that hold each
+    """All stages of a training, and the device and torch they were measured with. ``ties``: the stages that share each
     tied parameter, by its name in the first of them."""
 
     device: str
@@ -92,11 +92,11 @@ class MeasuredStages:
 
 def static_bytes(costs: Sequence[StageCosts], stage: int, *, optimizer_copies: int = 2,
                  micro_batches: int | None = None) -> int:
-    """What the executor holds of a stage all the time, beside what the passes take and give back.
+    """A stage's resident bytes in the executor, beside those that passes allocate and free.
 
-    Weights, the gradients of those that are trained, ``optimizer_copies`` further values for each of these (Adam: 2;
-    AdamA: 1, as it holds two and no gradients), buffers, and results whose transfers may still be under way: up to
-    :data:`~weft.runtime.plan.buffers.OPEN_SENDS` of them, or what ``micro_batches`` send.
+    Weights, gradients of the trained ones, ``optimizer_copies`` further values for each of these (Adam: 2; AdamA: 1, as
+    it has two and no gradients), buffers, and results whose transfers may still be under way: up to
+    :data:`~weft.runtime.plan.buffers.OPEN_SENDS` of them, or those of ``micro_batches``.
     """
     cost = costs[stage]
     sends = _messages(costs, stage)
@@ -106,7 +106,7 @@ def static_bytes(costs: Sequence[StageCosts], stage: int, *, optimizer_copies: i
 
 
 def _messages(costs: Sequence[StageCosts], stage: int) -> list[int]:
-    """The bytes of each message that ``stage`` sends for a micro-batch, with every stage on a device of its own."""
+    """The bytes of each message that ``stage`` sends for a micro-batch, with each stage on its own device."""
     if costs[stage].takes is None:  # an activation, an input gradient
         return [costs[stage].output_bytes, costs[stage - 1].output_bytes if stage and costs[stage - 1].trains else 0]
     return [*(cost.takes[stage] for cost in costs if cost.takes and stage in cost.takes),
@@ -116,10 +116,10 @@ def _messages(costs: Sequence[StageCosts], stage: int) -> list[int]:
 def measured_problem(costs: Sequence[StageCosts], *, backward: str = "full", memory: int | None = None,
                      optimizer_copies: int = 2, name: str = "measured stages",
                      ties: Sequence[tuple[str, Sequence[int]]] = ()) -> Problem:
-    """Stage s on device s, with what was measured: durations in seconds, memory and workspace in bytes.
+    """Stage s on device s, with measured costs: durations in seconds, memory and workspace in bytes.
 
-    ``memory`` is what each device has; :func:`static_bytes` of it are not for activations. ``None`` does not limit it.
-    A transfer takes no time. Raises :class:`MeasureError` if a stage was skipped, or leaves nothing for activations.
+    ``memory`` is each device's capacity, of which :func:`static_bytes` are not for activations; ``None``: unlimited. A
+    transfer takes no time. Raises :class:`MeasureError` if a stage was skipped, or leaves no memory for activations.
     """
     for cost in costs:
         if cost.skipped is not None:
@@ -131,7 +131,7 @@ def measured_problem(costs: Sequence[StageCosts], *, backward: str = "full", mem
         if not cost.trains:
             continue
         takers = [other.stage for other in costs if s in (_givers(other) if other.owes is None else other.owes)]
-        # In a chain a gradient comes after the forward anyway; in a graph it must say so, or it might be another's.
+        # In a chain a gradient comes after the forward anyway; a graph must say so, or it might be another's.
         own = _after("F", [s]) if cost.takes is not None or not takers else ()
         blocks.append(_block(cost, letter, backward, kind, (*own, *_after(letter, takers))))
         if backward == "split":
@@ -143,8 +143,8 @@ def measured_problem(costs: Sequence[StageCosts], *, backward: str = "full", mem
 
 
 def _model(costs: Sequence[StageCosts], backward: str, ties: Sequence[tuple[str, Sequence[int]]]) -> ModelFacts:
-    """What was measured, for the modules that will run to be held against. (What the last stage of a chain gives goes
-    into its loss.)"""
+    """The measured facts, to compare with the modules that will run. (The output of a chain's last stage goes into its
+    loss.)"""
     return ModelFacts(
         tuple(StageFacts(f"F{cost.stage}", parameters=cost.parameters, parameter_bytes=cost.parameter_bytes,
                          output_bytes=cost.output_bytes if cost.takes is None and cost is not costs[-1] else None,
@@ -153,7 +153,7 @@ def _model(costs: Sequence[StageCosts], backward: str, ties: Sequence[tuple[str,
 
 
 def _givers(cost: StageCosts) -> Sequence[int]:
-    """The stages that ``cost``'s takes from."""
+    """The stages whose values ``cost``'s stage takes."""
     return list(range(cost.stage))[-1:] if cost.takes is None else sorted(cost.takes)
 
 

@@ -1,10 +1,10 @@
-"""What each stage of a training is run with when it is measured alone: its inputs, and the gradients of its outputs.
+"""The inputs and output gradients with which each stage of a training is measured alone.
 
-In a chain a stage takes one tensor and gives one, whose looks
-:attr:`~weft.runtime.interface.training.Training.boundaries` has. In a graph of stages it takes and gives values by
-name. What a value between two stages looks like is found by running the stage that gives it on tensors without memory,
+In a chain a stage takes one tensor and gives one, whose shape and type are in
+:attr:`~weft.runtime.interface.training.Training.boundaries`. In a graph of stages it takes and gives values by name.
+The shape and type of a value between two stages are found by running the stage that gives it on tensors without memory,
 unless boundaries name it, which have to name only those that go to another rank; so stages must be numbered from givers
-to takers. A module whose way depends on numbers is run on true ones (:func:`needs_numbers`).
+to takers. A module whose control flow depends on numbers is run on real ones (:func:`needs_numbers`).
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from weft.runtime.interface.training import Boundary, Training
 from weft.runtime.measure.measure import available_bytes, memories
 from weft.runtime.measure.stage_costs import MeasureError
 
-#: How many times the bytes of all that its operators give must be free for a stage to be run unforeseen.
+#: How many times the bytes of all its operators' results must be free for a stage to be run without an estimate.
 ROOM = 8
 
 
 @dataclass(frozen=True)
 class Feed:
-    """One stage's: ``function`` is called on ``inputs()``, which are new each time, as if they had just arrived; then
-    ``gradients()`` come back for what it gave (``None``: for nothing). Inputs numbered in ``constant`` are owed no
-    gradient. A stage that does not train (``trains``) runs forward only. ``output_bytes`` is what it hands on. In a
-    graph, ``takes`` are the bytes of values that it takes, by the stage that gives them, and ``owes`` those of their
-    gradients.
+    """One stage's feed: ``function`` is called on ``inputs()``, which are new each time, as if they had just arrived;
+    then ``gradients()`` come back for its results (``None``: for none). Inputs numbered in ``constant`` are owed no
+    gradient. A stage that does not train (``trains``) runs forward only. ``output_bytes`` is the size of its results.
+    In a graph, ``takes`` are the bytes of values that it takes, by the stage that gives them, and ``owes`` those of
+    their gradients.
     """
 
     function: Callable[..., Any]
@@ -55,14 +55,14 @@ class Feeds(Protocol):
     """The feeds of all stages, made in the order of their numbers."""
 
     def feed(self, stage: int, module: nn.Module) -> Feed:
-        """That of ``stage``, whose ``module`` is on the device."""
+        """The feed of ``stage``, whose ``module`` is on the device."""
 
     def pass_by(self, stage: int, module: nn.Module) -> None:
-        """See what ``stage`` gives to later ones, in place of its feed."""
+        """Record what ``stage`` gives to later ones, without making its feed."""
 
 
 def feeds_of(training: Training, device: torch.device) -> Feeds:
-    """The feeds of ``training``, all of whose stages it holds. Raises :class:`MeasureError` if it does not."""
+    """The feeds of ``training``, which must have all its stages. Raises :class:`MeasureError` if it does not."""
     count = len(training.stages)
     if sorted(training.stages) != list(range(count)):
         raise MeasureError(f"the training must hold all stages 0 to n-1, it holds {sorted(training.stages)}")
@@ -117,8 +117,8 @@ class _FeedChain:
 
 @dataclass
 class _ValueGraph:
-    """``given``: how every value looks that a stage so far has given, and that stage; ``still``: those of them that no
-    gradient comes back for; ``used``: who takes a value."""
+    """``given``: the stage, shape and type of every value given so far; ``still``: those of them for which no gradient
+    comes back; ``used``: the values that some stage takes."""
 
     training: Training
     device: torch.device
@@ -162,7 +162,7 @@ class _ValueGraph:
 
         try:
             kept, outputs = _foresee(module, inputs, needs_numbers(module) or _is_small(module, device), still)
-        except (DataDependentOutputException, DynamicOutputShapeException):  # a loss that looks at its numbers
+        except (DataDependentOutputException, DynamicOutputShapeException):  # a loss that inspects its numbers
             kept, outputs = _foresee(module, inputs, True, still)
         if len(outputs) != len(gives):
             raise MeasureError(f"stage {stage} gives {len(outputs)} values, but its ports name {len(gives)}: "
@@ -195,7 +195,7 @@ class _ValueGraph:
             self.feed(stage, module)
 
     def _enter(self, stage: int, module: nn.Module, gives: Iterable[tuple[str, Boundary]]) -> bool:
-        """Keep how values look that ``stage`` gives, and which of them are owed no gradient; whether it trains."""
+        """Record the values that ``stage`` gives, and which of them are owed no gradient; returns whether it trains."""
         trains = _is_trained(module) or any(
             value in self.givers and value not in self.still for value in self.ports[stage].takes)
         for value, looks in gives:
@@ -217,14 +217,14 @@ def _by_giver(values: Any) -> dict[int, int]:
 
 
 def needs_numbers(module: nn.Module) -> bool:
-    """Whether a part of ``module`` says so, by an attribute of this name: what it does depends on numbers, so that it
-    is measured on those that ``inputs(0, 0)`` holds for all that it takes, and never on shapes only."""
+    """Whether a part of ``module`` has an attribute of this name: its work depends on numbers, so that it is measured
+    on those of ``inputs(0, 0)`` for all its inputs, and never on shapes only."""
     return any(getattr(part, "needs_numbers", False) for part in module.modules())
 
 
 def _is_small(module: nn.Module, device: torch.device) -> bool:
-    """Whether a stage that was captured, so that it is known what its operators give, keeps and needs so little, on
-    the safe side, that it is run to see how much: on tensors without numbers that takes many times as long."""
+    """Whether a captured stage, whose operators' results are known, keeps and needs so little, conservatively, that it
+    is run to find out: on tensors without numbers that takes many times as long."""
     graphs = [part.graph for part in module.modules() if isinstance(part, GraphModule)]
     known = [leaf for graph in graphs for node in graph.nodes for leaf in tree_leaves(node.meta.get("val"))
              if isinstance(leaf, Tensor)]
@@ -234,7 +234,7 @@ def _is_small(module: nn.Module, device: torch.device) -> bool:
 def _foresee(function: Callable[..., Any], inputs: Callable[[], list[Tensor]], with_numbers: bool = False,
              still: Collection[int] = ()) -> tuple[int, list[Boundary]]:
     """Bytes that a forward will keep and a backward need beside them, from shapes only (or by running it,
-    ``with_numbers``), on the safe side; and what the forward gives. Those of ``inputs`` that are ``still``, by number,
+    ``with_numbers``), estimated conservatively; and the results of the forward. ``inputs`` in ``still``, by number,
     have no gradient, as under ``torch.no_grad``."""
     kept: dict[int, int] = {}
 
@@ -251,7 +251,7 @@ def _foresee(function: Callable[..., Any], inputs: Callable[[], list[Tensor]], w
 
 
 def _random(looks: Boundary, device: torch.device) -> Tensor:
-    """Numbers at random; whole ones are 0, which is an index into anything."""
+    """Random numbers; integers are 0, a valid index into anything."""
     if not looks.is_known:
         raise MeasureError(f"a boundary has the shape {looks.shape}: to measure stages, give every length")
     if looks.has_gradient:

@@ -1,17 +1,16 @@
-"""Does every transport of this machine carry what it should, and how fast? One of two ranks asks.
+"""Does every transport of this machine carry messages correctly, and how fast? A check between two ranks.
 
-Through each transport go tensors of several types, sizes and shapes, of shapes that the plan knows and of such that it
-does not, several times with other contents; then they are looked at byte by byte. Then calls are timed, all transports
-and torch's RPC in turns.
+Tensors of several types, sizes and shapes, with shapes known to the plan and unknown, go through each transport several
+times with other contents, and are compared byte by byte. Then calls are timed, all transports and torch's RPC in turns.
 
 Run as a program (``python -m weft.runtime.measure.transport_check FOLDER DEVICE NAME,... SIZE,...``), rank 0 prints a
-line of JSON for each transport as soon as it is known, so that what ends the process ends its own line only.
+line of JSON for each transport as soon as it is known, so that a crash loses its own line only.
 
-Ways to call another rank with a tensor and to have an answer: each transport, torch's RPC.
+Ways to call another rank with a tensor and to get an answer: each transport, torch's RPC.
 
-A *call* of each is the same: rank 0 has a tensor of some bytes, rank 1 gets it and says so, and rank 0 goes on when it
-has heard. So no way can hide its latency behind the next message. All ranks must make each method, in one order; only
-the two take part.
+A *call* is the same for each: rank 0 sends a tensor of some bytes, rank 1 acknowledges it, and rank 0 goes on when the
+answer has come. So no method can hide its latency behind the next message. All ranks must make each method, in one
+order; only the two take part.
 """
 
 from __future__ import annotations
@@ -38,19 +37,19 @@ from weft.runtime.transports.registry import device_for, open_transport
 from weft.runtime.transports.tensors import layout_of
 
 RPC = "rpc"
-#: Kinds of messages, and how often each goes, with other contents each time.
+#: Kinds of messages, and the number of times each is sent, with other contents each time.
 CASES, STEPS = 5, 3
 #: Timed rounds of each transport and size, at most.
 ROUNDS = 7
-#: What is sent: types of all sizes that numbers have.
+#: The types sent: of all element sizes.
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int16, torch.uint8, torch.bool,
           torch.complex64)
 
 
 def case_parcel(case: int, size: int, step: int, device: torch.device) -> tuple[MessageLayout, Parcel]:
-    """A message of about ``size`` bytes, and how the plan declares it: all types at once; tensors whose bytes are not
-    their numbers in order; such as have shapes that are not known, of few dimensions and of more than a description has
-    room for, others in each ``step``; and one of no bytes."""
+    """A message of about ``size`` bytes, and its layout in the plan: all types at once; tensors whose bytes are not
+    their numbers in order; unknown shapes, of few dimensions and of more than a description has room for, different in
+    each ``step``; and one of no bytes."""
     if case == 0:
         shapes = {str(dtype): (3, max(1, size // (3 * len(DTYPES) * dtype.itemsize))) for dtype in DTYPES}
         return (layout_of({str(dtype): (shapes[str(dtype)], dtype) for dtype in DTYPES}),
@@ -71,7 +70,7 @@ def case_parcel(case: int, size: int, step: int, device: torch.device) -> tuple[
 
 
 def contents(shape: Sequence[int], dtype: torch.dtype, step: int, device: torch.device) -> Tensor:
-    """Numbers that both ranks know."""
+    """Numbers known to both ranks."""
     drawn = torch.Generator().manual_seed(step)
     if dtype is torch.bool:
         return torch.randint(0, 2, shape, generator=drawn, dtype=torch.uint8).bool().to(device)
@@ -79,8 +78,9 @@ def contents(shape: Sequence[int], dtype: torch.dtype, step: int, device: torch.
 
 
 def check_transport(session: Session, name: str, sizes: Sequence[int]) -> str:
-    """What is wrong with the transport ``name``; nothing if all came as it was sent. All ranks must call it together,
-    and are told the same. Raises :class:`~weft.runtime.transports.interface.TransportError` where it cannot work."""
+    """The first fault of the transport ``name``; empty if all messages arrived as sent. All ranks must call it
+    together, and get the same result. Raises :class:`~weft.runtime.transports.interface.TransportError` where it cannot
+    work."""
     for size in sizes:
         for case in range(CASES):
             layout, first = case_parcel(case, size, 0, session.device)
@@ -98,7 +98,7 @@ def check_transport(session: Session, name: str, sizes: Sequence[int]) -> str:
 
 @dataclass(frozen=True)
 class _Differences:
-    """Notes how what comes differs from what is ``wanted``."""
+    """Records how arriving messages differ from ``wanted``."""
 
     wanted: Parcel
     found: list[str]
@@ -119,8 +119,8 @@ def _difference(found: Parcel, wanted: Parcel) -> str:
 
 
 def time_methods(session: Session, names: Sequence[str], size: int, seconds_each: float = 0.5) -> dict[str, float]:
-    """The median seconds of a call with ``size`` bytes, by transport (with ``RPC``, of that too); all in turns. Behind
-    ``?`` those of a message whose size the plan does not know."""
+    """The median seconds of a call with ``size`` bytes, by transport (with ``RPC``, of that too); all in turns. Names
+    with ``?`` are for messages whose size the plan does not know."""
     tensor = torch.zeros(size, dtype=torch.uint8, device=session.device)
     count = max(2, min(20, 2**24 // size))
     known, unknown = (layout_of({"": ((length,), torch.uint8)}) for length in (size, None))
@@ -143,7 +143,7 @@ def time_methods(session: Session, names: Sequence[str], size: int, seconds_each
 
 
 def timed(session: Session, method: Method) -> float:
-    """Seconds of a step, on rank 0: it goes on when the last call has been answered."""
+    """Seconds of a step, on rank 0, until the last call has been answered."""
     session.barrier("to begin")
     begun = session.now()
     method.step()
@@ -153,8 +153,8 @@ def timed(session: Session, method: Method) -> float:
 
 
 def rpc_refuses(session: Session, stack: ExitStack, calls: AbstractContextManager[None]) -> str:
-    """Enter ``calls`` until ``stack`` ends; why that failed on one of the ranks, if it did. It is there to be compared
-    with: without it transports are timed all the same."""
+    """Enter ``calls`` until ``stack`` ends; returns why that failed on one of the ranks, if it did. RPC is only a
+    comparison: transports are timed without it too."""
     said = ""
     try:
         stack.enter_context(calls)
@@ -164,9 +164,9 @@ def rpc_refuses(session: Session, stack: ExitStack, calls: AbstractContextManage
 
 
 CALLER, CALLED = 0, 1
-#: Of a call, on each of the two ranks.
+#: Instructions of a call, on each of the two ranks.
 INSTRUCTIONS = 4
-#: What is said back.
+#: The layout of an answer.
 ANSWER = layout_of({"": ((1,), torch.uint8)})
 
 
@@ -177,7 +177,7 @@ class Method(Protocol):
         """Some calls, one after another."""
 
     def close(self) -> None:
-        """Give the buffers back."""
+        """Release the buffers."""
 
 
 class PlannedMessages:
@@ -197,7 +197,7 @@ class PlannedMessages:
         self.landings = {landing.step: self.transport.slot(landing) for landing in self.table.receives}
 
     def step(self, look: Callable[[Parcel], None] = lambda parcel: None) -> None:
-        """All calls; ``look`` is shown what has come, before anything else can come there."""
+        """All calls; ``look`` is called with each message that has arrived, before its slot is reused."""
         posted: dict[int, Transfer] = {}
         leaving: Transfer | None = None
         for step in range(INSTRUCTIONS * len(self.table.sends)):
@@ -215,8 +215,8 @@ class PlannedMessages:
 
 
 def calls_table(rank: int, layout: MessageLayout, count: int) -> BufferTable:
-    """The table of ``rank`` for ``count`` calls with messages of ``layout``. The instructions of a call are four on
-    both ranks."""
+    """The table of ``rank`` for ``count`` calls with messages of ``layout``. A call is four instructions on both
+    ranks."""
     rows: dict[int, list[Instruction]] = {CALLER: [], CALLED: []}
     reads: dict[Work, list[Work]] = {}
     for number in range(count):
@@ -236,7 +236,7 @@ def _keep(tensor: Tensor) -> None:
 
 
 class Called:
-    """The same by ``torch.distributed.rpc``."""
+    """Calls by ``torch.distributed.rpc``."""
 
     def __init__(self, session: Session, tensor: Tensor, count: int) -> None:
         self.count, self.tensor = count if session.rank == CALLER else 0, tensor
@@ -253,8 +253,8 @@ class Called:
 
 @contextmanager
 def remote_calls(session: Session, folder: Path) -> Iterator[None]:
-    """``torch.distributed.rpc`` between the two ranks. On one host TensorPipe takes shared memory, and reads from the
-    other process's memory where it may."""
+    """``torch.distributed.rpc`` between the two ranks. On one host TensorPipe uses shared memory, and reads the other
+    process's memory where permitted."""
     from torch.distributed import rpc
 
     os.environ.setdefault("TP_SOCKET_IFNAME", "lo")
@@ -269,7 +269,7 @@ def remote_calls(session: Session, folder: Path) -> Iterator[None]:
 
 
 def main(folder: Path, device: str, names: Sequence[str], sizes: Sequence[int]) -> None:
-    """One of the two ranks."""
+    """Runs one of the two ranks."""
     where = torch.device("cpu") if device == "cpu" else device_for("shared")
     with join(120, where) as session, ExitStack() as stack:
         session.watch.begin()

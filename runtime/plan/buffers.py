@@ -1,19 +1,19 @@
 """Where every message of a rank lands: one table of buffers, computed before the launch.
 
-Each RECV of a rank gets a *slot*. A slot is in use from its RECV to the last instruction that may look at what
-arrived, and is then used again, by messages of the same size. Intervals on a line are an interval graph, so handing
-each message, in the order of their RECVs, any slot that is free uses as many slots as ever overlap: no colouring uses
-fewer (Golumbic, Algorithmic Graph Theory and Perfect Graphs, 1980, chapter 8). Sizes are kept apart: packing
-different ones into the least memory is NP-hard, and a pipeline has few. So are messages whose shapes the plan does not
-know: their slots have 0 bytes here and grow as messages come, which no check of memory can count.
+Each RECV of a rank gets a *slot*. A slot is in use from its RECV to the last instruction that may read the message, and
+is then reused by messages of the same size. Intervals on a line are an interval graph, so giving each message, in the
+order of their RECVs, any free slot uses as many slots as ever overlap: no colouring uses fewer (Golumbic, Algorithmic
+Graph Theory and Perfect Graphs, 1980, chapter 8). Sizes are kept apart: packing different sizes into the least memory
+is NP-hard, and a pipeline has few. So are messages whose shapes the plan does not know: their slots have 0 bytes here
+and grow as messages come, which no check of memory can count.
 
-A receive is *posted* as early as its slot is free and the messages before it with the same peer, in either direction,
-have been started: the order of messages between two ranks stays that of the program, so what is proven for the program
-(:mod:`weft.runtime.plan.check`) holds for the postings, even where one stream carries all that two ranks say to each
-other. (A posting does not block, and along the strict run it never waits for anything that is later than its RECV.)
+A receive is *posted* as soon as its slot is free and the earlier messages with the same peer, in either direction, have
+been started: the order of messages between two ranks stays that of the program, so the proofs for the program
+(:mod:`weft.runtime.plan.check`) hold for the postings, even where one stream carries all messages of two ranks. (A
+posting does not block, and along the strict run it never waits for anything later than its RECV.)
 
-A SEND reads its result where it is. Where that cannot be sent as it lies in memory it is copied to a *staging* buffer,
-which is planned in the same way: a SEND is over at the latest when the :data:`OPEN_SENDS`-th SEND after it starts.
+A SEND reads its result in place. A result that cannot be sent from there is copied to a *staging* buffer, planned in
+the same way: a SEND is over at the latest when the :data:`OPEN_SENDS`-th SEND after it starts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OPEN_SENDS = 8
 
 
 class MessageTensor(NamedTuple):
-    """One tensor of a message: its name, shape, the name of its type (``"float32"``), and where in a buffer it lies.
+    """One tensor of a message: its name, shape, the name of its type (``"float32"``), and its offset in a buffer.
 
     A length of ``None`` is known only when the message is sent.
     """
@@ -44,9 +44,9 @@ class MessageTensor(NamedTuple):
 
 
 class MessageLayout(NamedTuple):
-    """What a message looks like: its tensors, and the bytes that a buffer for them has.
+    """A message's tensors, and the bytes of a buffer for them.
 
-    Of a message with a length that is not known, the size is 0 and the offsets too: its buffer grows as messages come.
+    Of a message with an unknown length, the size is 0 and the offsets too: its buffer grows as messages come.
     """
 
     parts: tuple[MessageTensor, ...]
@@ -54,7 +54,7 @@ class MessageLayout(NamedTuple):
 
     @property
     def is_known(self) -> bool:
-        """Whether all lengths of all tensors are."""
+        """Whether all lengths of all tensors are known."""
         return all(None not in part.shape for part in self.parts)
 
     def __str__(self) -> str:
@@ -102,7 +102,7 @@ class BufferTable:
 
     @cached_property
     def postings(self) -> Mapping[int, tuple[Landing, ...]]:
-        """What is posted before each step, in order."""
+        """The receives posted before each step, in order."""
         found: dict[int, list[Landing]] = defaultdict(list)
         for landing in self.receives:
             found[landing.posted].append(landing)
@@ -114,9 +114,9 @@ def buffer_table(instructions: Sequence[Instruction], layouts: Mapping[Instructi
                  early: bool = True) -> BufferTable:
     """The table of a rank that runs ``instructions``.
 
-    ``layouts`` has every SEND and RECV of them; ``reads(work)`` are those whose results ``work`` waits for or reads,
-    and ``keeps(work)`` is the instruction of the rank up to which these may be read (``work`` itself, or a backward
-    that still needs the forward's input). With ``early`` false a receive is posted where its RECV stands.
+    ``layouts`` has each of their SENDs and RECVs; ``reads(work)`` is the work whose results ``work`` waits for or
+    reads, and ``keeps(work)`` is the rank's last instruction that may read these (``work`` itself, or a backward that
+    still needs the forward's input). With ``early`` false a receive is posted at its RECV.
     """
     step_of = {instruction: step for step, instruction in enumerate(instructions)}
     last_use: dict[Work, int] = {}
@@ -157,7 +157,8 @@ def send_done(instructions: Sequence[Instruction]) -> dict[int, int]:
 def waiting_bytes(ranks: Sequence[Sequence[Instruction]], tables: Sequence[BufferTable],
                   times: Mapping[Work, tuple[float, float]]) -> tuple[int, ...]:
     """Of each rank, the most bytes of results that wait at once for a slot of their receivers, where a SEND writes into
-    one as soon as it is posted and works start and end at ``times``: a slot is posted behind the last work before."""
+    a slot as soon as it is posted and works start and end at ``times``: a slot is posted behind the last work
+    before."""
     landings = {(landing.what, landing.peer, peer): landing for peer, table in enumerate(tables)
                 for landing in table.receives}
     found = []
@@ -172,7 +173,7 @@ def waiting_bytes(ranks: Sequence[Sequence[Instruction]], tables: Sequence[Buffe
                 if posted > sent:
                     changes += [(sent, landing.layout.size), (posted, -landing.layout.size)]
         level = most = 0
-        for _, change in sorted(changes):  # of one moment, what ends comes first
+        for _, change in sorted(changes):  # at one moment, releases come first
             level += change
             most = max(most, level)
         found.append(most)
@@ -188,7 +189,7 @@ class _Slots:
         self._free: dict[tuple[int, bool], list[tuple[int, int]]] = defaultdict(list)
 
     def take(self, layout: MessageLayout, first: int, last: int) -> tuple[int, int]:
-        """A slot for steps ``first`` to ``last``, and the step from which it is free: the one free for longest."""
+        """A slot for steps ``first`` to ``last``, the one free for longest, and the step from which it is free."""
         ready = self._free[layout.size, layout.is_known]
         if ready and ready[0][0] <= first:
             free_from, slot = heapq.heappop(ready)

@@ -1,28 +1,28 @@
 """The proof before the launch: a program is complete and cannot deadlock.
 
-The channels it is proved for are the strictest there are: a SEND waits until its peer stands at the matching RECV, and
-the other way round; an instruction starts only when the one before it on its rank is done. A program that runs through
-under these rules runs through, and pairs the same messages, on every weaker channel that keeps the order of the
-messages between two ranks: one NCCL stream per pair or per rank, gloo's buffers, transfers that overlap computing. (By
-induction along the strict run: what it would do next is never held up by anything but itself.) The executor's channels
-are such weaker ones. The price is that a program in which two ranks first both send and then both receive is refused,
-although buffers would let it pass; lowering never makes one.
+It is proved for the strictest channels: a SEND waits until its peer reaches the matching RECV, and the other way round;
+an instruction starts only when the previous one on its rank is done. A program that completes under these rules
+completes, and pairs the same messages, on every weaker channel that keeps the order of the messages between two ranks:
+one NCCL stream per pair or per rank, gloo's buffers, transfers that overlap computing. (By induction along the strict
+run: its next instruction is never delayed by anything but itself.) The executor's channels are such weaker ones. The
+price is that a program in which two ranks first both send and then both receive is refused, although buffers would let
+it pass; lowering never makes one.
 
 Complete means: every block of every micro-batch runs once on each of its devices and nowhere else, so every gradient
-contribution is counted once; on its rank, everything it waits for ran before or was received before; the passes of a
-stage in their order (F, then I, then W); every SEND has its RECV with the same content; nothing is received twice, or
-without a reader. A block on several devices starts only when all of them stand at it, so the ranks of a group enter its
+contribution is counted once; on its rank, everything it waits for ran or was received before; the passes of a stage are
+in their order (F, then I, then W); every SEND has its RECV with the same content; nothing is received twice, or without
+a reader. A block on several devices starts only when all of them have reached it, so the ranks of a group enter its
 collectives in one order, and ranks that do not are refused as waiting for each other.
 
 A rank with lanes runs its list in several queues at once (:mod:`weft.runtime.plan.lanes`), each in the order of the
-list, and what they wait for of each other stands earlier in the list. So the strict run, which goes through the list as
-if it were one queue, is a run of the queues too, and by the same induction what it would do next is held up by nothing
-but itself: a list that runs through strictly runs through in queues.
+list; whatever one queue waits for on another is earlier in the list. So the strict run, which goes through the list as
+one queue, is a run of the queues too, and by the same induction its next instruction is delayed by nothing but itself:
+a list that completes strictly completes in queues.
 
 Every gradient is summed once: each group of parameters has one REDUCE on each of its ranks, after the last pass there
-that adds to it (so before the optimizer's step, which comes after all instructions). A REDUCE starts, too, only when
-all its ranks stand at it. Over the replicas of a plan there is nothing more to prove: all run one program, so what is a
-strict run of one is a strict run of all of them in step, and a rank and its counterparts sum in one order.
+that adds to it (so before the optimizer's step, which comes after all instructions). A REDUCE, too, starts only when
+all its ranks have reached it. The replicas of a plan need no further proof: all run one program, so a strict run of one
+is a strict run of all of them in step, and a rank and its counterparts sum in one order.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from weft.runtime.plan.program import Instruction, Program, ProgramError, Recv, 
 from weft.solver.problem import Problem
 from weft.solver.wide.run import Rounds
 
-GRID_REACH = 3  # how many steps an error shows before and after the fault
-RANK_REACH = 4  # and how many ranks
+GRID_REACH = 3  # number of steps that an error shows before and after the fault
+RANK_REACH = 4  # the same for ranks
 
 
 def check_program(program: Program, problem: Problem, micro_batches: int,
@@ -45,8 +45,8 @@ def check_program(program: Program, problem: Problem, micro_batches: int,
     free of deadlock as a run of ``micro_batches`` micro-batches of ``problem``.
 
     ``groups``: the sets of stages whose parameters' gradients are summed, with their ranks
-    (:meth:`~weft.runtime.plan.stage_graph.StageGraph.parameter_groups`); by default nothing is.
-    ``rounds``: those that ``problem``'s micro-batches are, if they are some.
+    (:meth:`~weft.runtime.plan.stage_graph.StageGraph.parameter_groups`); by default none. ``rounds``: the rounds that
+    ``problem``'s micro-batches are, if any.
     """
     pools = sum(device.lane_of is None for device in problem.devices)
     if len(program.ranks) != pools:
@@ -56,8 +56,8 @@ def check_program(program: Program, problem: Problem, micro_batches: int,
 
 
 def grid(program: Program, steps: Sequence[int], fault: int) -> str:
-    """The instructions of ``program`` around ``steps`` (one a rank, where each is), with an arrow behind rank
-    ``fault``; of many ranks, the nearest."""
+    """The instructions of ``program`` around ``steps`` (each rank's current one), with an arrow behind rank ``fault``;
+    of many ranks, the nearest."""
     first = max(0, min(fault - RANK_REACH, len(steps) - 2 * RANK_REACH - 1))
     shown = range(first, min(len(steps), first + 2 * RANK_REACH + 1))
     windows = {}
@@ -78,7 +78,7 @@ def grid(program: Program, steps: Sequence[int], fault: int) -> str:
 
 
 class _StrictRun:
-    """Runs a program under the strictest rules; ``step`` is where each rank stands, ``held`` what it has."""
+    """Runs a program under the strictest rules; ``step`` is each rank's position, ``held`` its available results."""
 
     def __init__(self, program: Program, vocabulary: Vocabulary, micro_batches: int,
                  groups: Mapping[tuple[int, ...], tuple[int, ...]]) -> None:
@@ -109,7 +109,7 @@ class _StrictRun:
         return own[self.step[rank]] if self.step[rank] < len(own) else None
 
     def _advance(self, rank: int) -> tuple[int, ...] | None:
-        """Run what ``rank`` stands at, if it can run: the other ranks that moved with it, else ``None``."""
+        """Run the current instruction of ``rank``, if possible: the other ranks that advanced too, else ``None``."""
         instruction = self._current(rank)
         if instruction is None:
             return None
@@ -128,9 +128,9 @@ class _StrictRun:
                                + " and ".join(map(str, ranks)))
         self._require_ready(rank, key, work)
         if any(self._current(other) != work for other in ranks):
-            return None  # a block on several ranks starts when all of them have come to it
+            return None  # a block on several ranks starts when all of them have reached it
         for other in ranks:
-            if other != rank:  # it may have come here by a message, without having been looked at
+            if other != rank:  # it may have advanced here by a message, without this check
                 self._require_ready(other, key, work)
         for other in ranks:
             self.computed[other].add(key)

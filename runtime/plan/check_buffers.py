@@ -1,17 +1,17 @@
 """The proof of a buffer table: each buffer is written once before it is read, and not again before its last read.
 
-Transfers write while the rank computes, so only what holds at every speed counts. A slot may be written at any moment
-from its posting on, and is read up to the last instruction that looks at it: these stretches of instructions must not
-overlap on one slot. Which message is written there is settled by order only (messages carry no tag): the n-th posted
-receive from a peer gets that peer's n-th SEND, so both ranks must name the same results, in the same layouts, and keep
-the order of the program in both directions. With the proof of the program, what an instruction finds in its slot is
-then the result it names, of the micro-batch it names: a loss is that of its micro-batch.
+Transfers write while the rank computes, so only orders that hold at every speed count. A slot may be written at any
+moment after its posting, and is read up to the last instruction that reads the message: these intervals of instructions
+must not overlap on one slot. Order alone decides which message is written there (messages carry no tag): the n-th
+posted receive from a peer gets that peer's n-th SEND, so both ranks must name the same results, in the same layouts,
+and keep the order of the program in both directions. With the proof of the program, an instruction then finds in its
+slot the result it names, of the micro-batch it names: a loss is that of its micro-batch.
 
 A rank with lanes runs its list in several queues at once (:mod:`weft.runtime.plan.lanes`); there the executor posts in
-a slot only when all readers of what lay there before are done, which stand earlier in the list: what is proven of
-stretches of the list then holds of the run.
+a slot only when all readers of its previous content are done, which are earlier in the list: the proof about intervals
+of the list then holds for the run.
 
-Last reads are found here again, from the problem's dependencies, not taken from the table.
+Last reads are derived here again, from the problem's dependencies, not taken from the table.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def check_buffers(program: Program, problem: Problem, tables: Sequence[BufferTab
     """Raise :class:`ProgramError`, with the rank x step grid around the fault, unless ``tables`` (one a rank) hold for
     a ``program`` that :func:`weft.runtime.plan.check.check_program` has accepted.
 
-    ``keeps(work)`` is the instruction up to which its rank may look at what ``work`` reads; by default the last of
-    its stage for that micro-batch, where blocks are stages, else ``work`` itself. ``rounds``: those that ``problem``'s
-    micro-batches are, if they are some.
+    ``keeps(work)`` is the last instruction at which its rank may read the inputs of ``work``; by default the last of
+    its stage for that micro-batch, where blocks are stages, else ``work`` itself. ``rounds``: the rounds that
+    ``problem``'s micro-batches are, if any.
     """
     if len(tables) != len(program.ranks):
         raise ProgramError(f"there are {len(tables)} buffer tables for {len(program.ranks)} ranks")
@@ -161,18 +161,18 @@ class _Proof:
 
 def check_memory(program: Program, problem: Problem, rank: int, table: BufferTable, reserve: int,
                  rounds: Rounds | None = None) -> None:
-    """Raise :class:`ProgramError` unless rank ``rank``'s slots have room beside what its blocks hold.
+    """Raise :class:`ProgramError` unless rank ``rank``'s slots fit beside the memory of its blocks.
 
-    A block's memory counts what it reads from its start on; what arrived earlier, and slots that stand empty, come on
-    top and must fit in what is left of the device's capacity and in ``reserve`` (bytes that the problem leaves out).
-    Problems whose memory is not in bytes say nothing about this. Lanes: :func:`.lanes.check_pool_memory`.
+    A block's memory counts its inputs from its start on; messages that arrived earlier, and empty slots, come on top
+    and must fit in the rest of the device's capacity and in ``reserve`` (bytes that the problem leaves out). Problems
+    whose memory is not in bytes are not checked. Lanes: :func:`.lanes.check_pool_memory`.
     """
     capacity, instructions = problem.devices[rank].memory, program.ranks[rank]
     if problem.memory_unit != "B" or capacity is None:
         return
     vocabulary = Vocabulary(problem, rounds)
     reads, _ = _Proof(program, vocabulary, (), lambda work: work).reads(rank)
-    change = [0] * (len(instructions) + 1)  # bytes in slots that blocks count as theirs
+    change = [0] * (len(instructions) + 1)  # bytes in slots that blocks count as their own
     for landing in table.receives:
         change[min(reads.get(landing.what, landing.last), landing.last)] += landing.layout.size
         change[landing.last + 1] -= landing.layout.size

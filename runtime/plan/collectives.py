@@ -1,4 +1,4 @@
-"""What several ranks of a plan do together, in the order in which each rank's list has it."""
+"""The collective operations of a plan's ranks, in the order of each rank's list."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from weft.runtime.plan.program import Reduce
 
 def collective_rows(plan: Plan) -> dict[int, list[str]]:
     """Per rank, the instructions of its list that other ranks run too: blocks on several ranks, and sums of gradients
-    that several ranks hold."""
+    that several ranks have."""
     ranks: dict[str, list[int]] = {}
     groups = plan.parameter_groups
     for rank, own in enumerate(plan.program.ranks):

@@ -1,17 +1,18 @@
-"""Which queues a rank with lanes runs, and what they wait for of each other beside results.
+"""The queues of a rank with lanes, and the waits between them beside results.
 
-A rank's instructions stand in one list. The device and each of its lanes is a *queue*: it runs, in the order of the
-list, what holds it; a block that holds several starts when all of them have come to it. Messages are a queue of their
-own, in the order of the list too, so both ends of every pair of ranks see them in one order whatever lanes do. What a
-queue waits for of another stands earlier in the list; so whatever runs through in the order of the list runs through in
-queues (:mod:`weft.runtime.plan.check`).
+A rank's instructions are in one list. The device and each of its lanes is a *queue*: it runs its blocks in the order of
+the list; a block on several queues starts when all of them have reached it. Messages are a queue of their own, in the
+order of the list too, so both ends of every pair of ranks see them in one order whatever lanes do. Whatever a queue
+waits for on another is earlier in the list; so a list that completes in its order completes in queues
+(:mod:`weft.runtime.plan.check`).
 
-*Memory.* On one device an order of operations is an order of what they take and give back. Of lanes it is not: one that
-is late gives back late, while another goes on. So an operation that takes waits for all of its rank's that give back
-and end, as planned, no later than it starts (:func:`memory_waits`, the waits of :mod:`weft.solver.pools`). Then no
-level is above the planned peak, however long things take: of all operations that have started and take, look at the one
-that the plan starts last. Whatever else has taken starts no later in the plan, and what the plan has given back by then
-has been given back, since that one waited for it. So the level is at most the planned one at that moment.
+*Memory.* On one device an order of operations is an order of their allocations and releases. Between lanes it is not: a
+late lane releases late, while another goes on. So an operation that allocates waits for all operations of its rank that
+release and end, as planned, no later than it starts (:func:`memory_waits`, the waits of :mod:`weft.solver.pools`). Then
+no level is above the planned peak, however long operations take: of all operations that have started and allocate, take
+the one that the plan starts last. All others that have allocated start no later in the plan, and everything that the
+plan has released by then has been released, since that operation waited for it. So the level is at most the planned one
+at that moment.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from weft.runtime.plan.program import ProgramError, Work
 from weft.solver.pools import Op, mixed_pools, sign
 from weft.solver.pools import memory_waits as ordered_waits
 
-#: Two planned times closer than this share of the makespan are one.
+#: Planned times closer than this share of the makespan are equal.
 _NEAR = 1e-9
 
 
 def queues(plan: Plan, rank: int) -> Mapping[int, tuple[Work, ...]]:
-    """Per device of ``rank``, itself and its lanes, what holds it, in order."""
+    """Per device of ``rank``, itself and its lanes, the work that runs on it, in order."""
     ranks = plan.vocabulary.ranks
     found: dict[int, list[Work]] = {device: [] for device in ranks.pool(rank)}
     for work in plan.program.works(rank):
@@ -39,8 +40,8 @@ def queues(plan: Plan, rank: int) -> Mapping[int, tuple[Work, ...]]:
 
 
 def memory_waits(plan: Plan, rank: int) -> Mapping[Work, tuple[Work, ...]]:
-    """Per instruction of ``rank`` that takes memory, the last one on each other lane of those that give back and end,
-    as planned, by its start. Nothing where the order on one of them says all (:mod:`weft.solver.pools`)."""
+    """Per instruction of ``rank`` that allocates memory, the last instruction on each other lane of those that release
+    and end, as planned, by its start. Empty where the order on one of them suffices (:mod:`weft.solver.pools`)."""
     vocabulary, problem = plan.vocabulary, plan.problem
     owner = vocabulary.ranks.devices[rank]
     pools = [pool for pool in mixed_pools(problem, sign, sign) if pool.owner == owner]
@@ -54,7 +55,7 @@ def memory_waits(plan: Plan, rank: int) -> Mapping[Work, tuple[Work, ...]]:
     steps = {key: step for step, key in enumerate(keys.values())}
     found: dict[Work, list[Work]] = {}
     for giver, taker in ordered_waits(problem, pools, rows, start, end, _NEAR * plan.makespan):
-        if steps[giver] < steps[taker]:  # the list is the order, whatever the times say
+        if steps[giver] < steps[taker]:  # the list is the order, whatever the times
             found.setdefault(vocabulary.work(*taker), []).append(vocabulary.work(*giver))
     return {work: tuple(givers) for work, givers in found.items()}
 
@@ -62,8 +63,8 @@ def memory_waits(plan: Plan, rank: int) -> Mapping[Work, tuple[Work, ...]]:
 def check_pool_memory(plan: Plan, rank: int, table: BufferTable, reserve: int) -> None:
     """Raise :class:`~weft.runtime.plan.program.ProgramError` unless the slots of ``rank``, in a problem with lanes, fit
     beside the planned peak in its device's capacity and ``reserve`` (both in bytes; problems whose memory is in another
-    unit say nothing). What arrives for a block counts twice here, in its slot and as the block's: when lanes let go of
-    a slot is known in order only."""
+    unit are not checked). A message for a block counts twice here, in its slot and as the block's: only the order in
+    which lanes release a slot is known."""
     device = plan.problem.devices[plan.vocabulary.ranks.devices[rank]]
     if plan.problem.memory_unit != "B" or device.memory is None:
         return

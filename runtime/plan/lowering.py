@@ -2,17 +2,17 @@
 
 A rank's instructions are sorted by one key that is the same on all ranks. An instruction that computes has its solved
 end as key, a SEND and its RECV both have the end of the instruction whose result they carry, and of equal keys
-computing comes first. It follows that
+computing comes first. Therefore
 
 - all pairs of ranks see their messages in the same order, and each rank's order is a linear extension of one global
   order, so a program runs through even if a SEND and its RECV wait for each other and nothing is buffered;
 - a RECV stands before the instruction that runs while the result becomes ready, so its transfer overlaps with that.
 
-Where a device has lanes, its rank's list holds their operations too, and the global order is that of all of them: each
-lane's own is a part of it, and so is what lanes wait for of each other (:mod:`weft.runtime.plan.lanes`).
+Where a device has lanes, its rank's list includes their operations, and the global order is that of all of them: each
+lane's own order is a part of it, and so are the waits between lanes (:mod:`weft.runtime.plan.lanes`).
 
-A REDUCE (:func:`with_reductions`) is put in afterwards, behind the last pass that adds to its gradients, in a global
-order too: that of a strict run which always goes on with what ends first.
+A REDUCE (:func:`with_reductions`) is inserted afterwards, behind the last pass that adds to its gradients, again in a
+global order: that of a strict run which always continues with the earliest end.
 
 Ends are floats, and adding floats in another order may make a consumer end no later than its producer's message. So
 the key is not the end itself but its rank in a global order of ends that respects all waits: see :func:`_waves`.
@@ -37,11 +37,11 @@ class LoweringError(ProgramError):
 
 
 def lower(schedule: Schedule) -> Program:
-    """The program that runs every device's operations in the order of ``schedule``: a list for each device that is no
-    lane, which holds the operations of its lanes too.
+    """The program that runs every device's operations in the order of ``schedule``: a list for each device that is not
+    a lane, which includes the operations of its lanes.
 
-    Raises :class:`LoweringError` for a schedule whose operations are incomplete or wait for each other in a circle;
-    its times are otherwise taken as they are (:mod:`weft.solver.judge` judges them).
+    Raises :class:`LoweringError` for a schedule whose operations are incomplete or wait for each other in a circle; its
+    times are otherwise trusted (:mod:`weft.solver.judge` judges them).
     """
     problem, vocabulary = schedule.problem, Vocabulary(schedule.problem, schedule.rounds)
     waves, carried = _waves(schedule), routes(problem)
@@ -62,12 +62,12 @@ def lower(schedule: Schedule) -> Program:
 
 def with_reductions(program: Program, graph: StageGraph, shared: Iterable[Sequence[int]],
                     ends: Mapping[Work, float]) -> Program:
-    """``program`` with a REDUCE for each of ``graph``'s groups of parameters, in place of any that it has.
+    """``program`` with a REDUCE for each of ``graph``'s groups of parameters, in place of its existing ones.
 
-    ``shared``: the sets of stages that hold parameters together (:meth:`~weft.runtime.plan.stage_graph.StageGraph
-    .parameter_groups`); ``ends``: when each instruction that computes ends, as planned. ``program`` must have been
+    ``shared``: the sets of stages that share parameters (:meth:`~weft.runtime.plan.stage_graph.StageGraph
+    .parameter_groups`); ``ends``: the planned end of each instruction that computes. ``program`` must have been
     checked. A REDUCE comes behind the last pass, on any rank, that adds to its gradients, and behind the messages that
-    carry that one's result.
+    carry that pass's result.
     """
     plain = Program(tuple(tuple(i for i in own if not isinstance(i, Reduce)) for own in program.ranks))
     groups, vocabulary = graph.parameter_groups(shared), Vocabulary(graph.problem)
@@ -81,15 +81,15 @@ def with_reductions(program: Program, graph: StageGraph, shared: Iterable[Sequen
             latest[block] = max(latest.get(block, 0), position)
     found = ((max(latest[block] for block in graph.contributions(stages)), stages) for stages in groups)
     ranks = [list(own) for own in plain.ranks]
-    for position, stages in sorted(found, reverse=True):  # from the last: what is put in before it does not move it
+    for position, stages in sorted(found, reverse=True):  # from the last: an insertion does not move earlier positions
         for rank in groups[stages]:
             ranks[rank].insert(bisect_right(positions[rank], position), Reduce(stages))
     return Program(tuple(map(tuple, ranks)))
 
 
 def _positions(program: Program, vocabulary: Vocabulary, ends: Mapping[Work, float]) -> list[list[int]]:
-    """Per rank and step, its position in a strict run in which, of all that can go on, what ends first does. Both ends
-    of a message, and all ranks of a block, have one position. ``program`` must be free of deadlock."""
+    """Per rank and step, its position in a strict run in which, of all runnable instructions, the earliest end comes
+    first. Both ends of a message, and all ranks of a block, have one position. ``program`` must be free of deadlock."""
     ranks = program.ranks
     positions: list[list[int]] = [[] for _ in ranks]
     ready: list[tuple[float, int, int, int]] = []
@@ -118,7 +118,7 @@ def _positions(program: Program, vocabulary: Vocabulary, ends: Mapping[Work, flo
     while ready:
         _, _, rank, step = heapq.heappop(ready)
         if step < len(positions[rank]):
-            continue  # another of its ranks has offered it too
+            continue  # another of its ranks has offered it already
         instruction = ranks[rank][step]
         members = together(rank, instruction)
         for member in members:
@@ -135,11 +135,11 @@ def _named(instruction: Instruction) -> Work:
 
 
 def routes(problem: Problem) -> tuple[tuple[tuple[int, int, int], ...], ...]:
-    """Per block, the ``(source, target, distance)`` of what carries its result to ranks that need it.
+    """Per block, the ``(source, target, distance)`` of the messages of its result to ranks that need it.
 
-    A result is at hand on all ranks of its block, whichever lane ran it. Another rank that needs it gets it once, over
-    the link that a dependency names, else from the block's first rank. Micro-batch m's result travels if micro-batch
-    m + ``distance`` exists.
+    A result is available on all ranks of its block, whichever lane ran it. Another rank that needs it receives it once,
+    over the link that a dependency names, else from the block's first rank. Micro-batch m's result is sent if
+    micro-batch m + ``distance`` exists.
     """
     found: list[dict[int, tuple[int, int]]] = [{} for _ in problem.blocks]
     ranks = RankMap.of(problem)
@@ -164,7 +164,7 @@ def _waves(schedule: Schedule) -> dict[tuple[int, int], tuple[int, int]]:
     ends = {(o.block, o.micro_batch): o.end for o in schedule.operations}
     ready = [(ends[key], key) for key, count in waits.items() if count == 0]
     heapq.heapify(ready)
-    before: dict[tuple[int, int], int] = dict.fromkeys(waits, -1)  # the latest wave of what it waits for
+    before: dict[tuple[int, int], int] = dict.fromkeys(waits, -1)  # the latest wave among its predecessors
     waves: dict[tuple[int, int], tuple[int, int]] = {}
     wave, latest = 0, float("-inf")
     while ready:

@@ -1,17 +1,16 @@
 """A program ready to launch, and its file ``weft.plan/2``.
 
-The file is one JSON object: ``format``; ``problem``, whole, as in a schedule file; ``micro_batches``; ``makespan``, as
+The file is one JSON object: ``format``; ``problem``, whole, as in a schedule file; ``micro_batches``; ``makespan``,
 predicted, in the problem's time unit; ``stages``, the rank of every stage (a list where it is on several), or ``null``
-where the blocks are no stages; ``ranks[]``, each ``{device, instructions}``; ``solver``, who made the schedule. An
-instruction is ``{"do": "SEND 0F0>1"}``, or with the predicted times of what computes
-``{"do": "0F0", "start": 0, "end": 1.5}``. Where devices have lanes, ``ranks[]`` has an entry for each device that is no
-lane, with ``lanes``, the names of its lanes. A plan of rounds (:mod:`weft.solver.wide.run`) has the ``problem`` and
-the ``micro_batches`` of a schedule file with jobs or classes, and its instructions name blocks and micro-batches as
-that does. It may have ``signatures``: per stage, a hash of the
-module that it is for (:mod:`weft.runtime.checkpoint.signature`); and ``shared``: the sets of stages that hold
-parameters together, as lists.
+where the blocks are not stages; ``ranks[]``, each ``{device, instructions}``; ``solver``, the origin of the schedule.
+An instruction is ``{"do": "SEND 0F0>1"}``, or with the predicted times of a computation ``{"do": "0F0", "start": 0,
+"end": 1.5}``. Where devices have lanes, ``ranks[]`` has an entry for each device that is not a lane, with ``lanes``,
+the names of its lanes. A plan of rounds (:mod:`weft.solver.wide.run`) has the ``problem`` and the ``micro_batches`` of
+a schedule file with jobs or classes, and its instructions name blocks and micro-batches as that file does. It may have
+``signatures``: per stage, a hash of its module (:mod:`weft.runtime.checkpoint.signature`); and ``shared``: the sets of
+stages that share parameters, as lists.
 
-A file ``weft.plan/1`` has no REDUCE instructions and no ``shared``; it is read as the plan that it is with them.
+A file ``weft.plan/1`` has no REDUCE instructions and no ``shared``; reading adds them.
 """
 
 from __future__ import annotations
@@ -49,17 +48,17 @@ from weft.solver.wide.run import Rounds
 
 PLAN_FORMAT = "weft.plan/2"
 WITHOUT_REDUCTIONS = "weft.plan/1"
-#: What can be read; the last one is written.
+#: The formats that can be read; the last one is written.
 PLAN_FORMATS = (WITHOUT_REDUCTIONS, PLAN_FORMAT)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What ``problem``'s ranks run for ``micro_batches`` micro-batches.
+    """The program of ``problem``'s ranks for ``micro_batches`` micro-batches.
 
-    ``times`` are the predicted start and end of everything computed, in the problem's time unit; ``solver`` says who
-    made the schedule; ``signatures`` what the stages are, where the plan was made for given ones; ``shared`` which of
-    them hold parameters together (:meth:`sharing`); ``rounds`` which rounds its micro-batches are, if they are some.
+    ``times`` are the predicted start and end of every computation, in the problem's time unit; ``solver`` is the origin
+    of the schedule; ``signatures`` identify the stages, where the plan was made for given ones; ``shared`` says which
+    of them share parameters (:meth:`sharing`); ``rounds`` which rounds its micro-batches are, if any.
     """
 
     problem: Problem
@@ -73,18 +72,18 @@ class Plan:
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """What the instructions' names mean."""
+        """The meaning of the instructions' names."""
         return Vocabulary(self.problem, self.rounds)
 
     @cached_property
     def schedule(self) -> Schedule:
-        """The schedule that it was made of."""
+        """The schedule that it was made from."""
         keys = ((self.vocabulary.key(work), times) for work, times in self.times.items())
         return Schedule(self.problem, self.micro_batches, tuple(Operation(*key, *times) for key, times in keys
                                                                 if key is not None), 0.0)
 
     def awaits(self, work: Work) -> tuple[Work, ...]:
-        """What an instruction waits for, each once."""
+        """The work that an instruction waits for, each once."""
         block, micro_batch = self.vocabulary.known(work)
         needed = dict.fromkeys((dependency.block, micro_batch - dependency.distance)
                                for dependency in self.problem.blocks[block].after)
@@ -104,13 +103,13 @@ class Plan:
 
     @property
     def stage_ranks(self) -> tuple[int, ...] | None:
-        """The rank of every stage; ``None`` where blocks are no stages, or some stage is on several ranks."""
+        """The rank of every stage; ``None`` where blocks are not stages, or some stage is on several ranks."""
         groups = self.stage_groups
         return None if groups is None or any(len(ranks) > 1 for ranks in groups) else tuple(r for r, in groups)
 
     @property
     def stage_groups(self) -> tuple[tuple[int, ...], ...] | None:
-        """The ranks of every stage; ``None`` where blocks are no stages."""
+        """The ranks of every stage; ``None`` where blocks are not stages."""
         graph = self.vocabulary.graph
         return None if graph is None else tuple(stage.ranks for stage in graph.stages)
 
@@ -128,8 +127,9 @@ class Plan:
 
     @property
     def meetings(self) -> Mapping[tuple[int, ...], tuple[int, ...]]:
-        """Where devices have lanes: the sets of devices, ascending, that blocks of several ranks hold, with the ranks.
-        Blocks on different sets may run at once, so each set meets by itself; blocks on one run in one order."""
+        """Where devices have lanes: the sets of devices, ascending, that blocks of several ranks occupy, with the
+        ranks. Blocks on different sets may run at once, so each set meets separately; blocks on one set run in one
+        order."""
         if not self.problem.has_lanes:
             return {}
         found = {tuple(sorted(block.devices)): tuple(sorted(self.vocabulary.ranks.of_block(b)))
@@ -138,15 +138,15 @@ class Plan:
 
     @cached_property
     def digest(self) -> str:
-        """What a measured timeline, and a checkpoint, says it was made with: SHA-256 of the plan's JSON without
-        reductions, which change neither, and which files of :data:`WITHOUT_REDUCTIONS` do not have."""
+        """The plan's identity in measured timelines and checkpoints: SHA-256 of its JSON without reductions, which
+        change neither, and which files of :data:`WITHOUT_REDUCTIONS` do not have."""
         value = _to_json(self, lambda instruction: not isinstance(instruction, Reduce))
         del value["shared"]
         return hashlib.sha256(json.dumps({**value, "format": WITHOUT_REDUCTIONS}, sort_keys=True).encode()).hexdigest()
 
     def sharing(self, shared: Iterable[Sequence[int]]) -> Plan:
-        """The plan where the stages of each set in ``shared`` hold parameters together, whose gradients are then summed
-        apart from those that only one stage holds. Reductions are put in anew, and proven, unless they are there."""
+        """The plan where the stages of each set in ``shared`` share parameters, whose gradients are then summed apart
+        from those of a single stage. Reductions are inserted again, and proven, unless ``shared`` is unchanged."""
         wanted = tuple(sorted({tuple(sorted(stages)) for stages in shared}))
         return self if wanted == self.shared else _reduced(replace(self, shared=wanted))
 
@@ -155,7 +155,7 @@ def plan_of(schedule: Schedule) -> Plan:
     """The proven program of ``schedule``: lowered, then checked (:func:`weft.runtime.plan.check.check_program`).
 
     Raises :class:`~weft.runtime.plan.program.ProgramError` for a schedule that breaks its problem's dependencies, and
-    for a gradient that no forward comes before.
+    for a gradient without a forward before it.
     """
     schedule = _without_idle_rounds(schedule)
     _refuse_lone_gradients(schedule.problem)
@@ -168,7 +168,7 @@ def plan_of(schedule: Schedule) -> Plan:
 
 
 def _without_idle_rounds(schedule: Schedule) -> Schedule:
-    """``schedule``, with its micro-batches instead of its rounds where these are all alike: so a file has it."""
+    """``schedule``, with its micro-batches instead of its rounds where all rounds are alike: the form in a file."""
     rounds = schedule.rounds
     if rounds is None or not rounds.wide.is_plain:
         return schedule
@@ -178,8 +178,8 @@ def _without_idle_rounds(schedule: Schedule) -> Schedule:
 
 
 def _refuse_lone_gradients(problem: Problem) -> None:
-    """A gradient of nothing is a mistake in the problem, whatever its blocks are otherwise."""
-    is_trained: dict[int, bool] = {}  # whether a forward comes before it, or it is one
+    """Refuse a gradient without a forward: a mistake in the problem, whatever its other blocks."""
+    is_trained: dict[int, bool] = {}  # whether it is a forward, or comes after one
     for block in problem.topological_order:
         kind = problem.blocks[block].kind
         is_trained[block] = kind == BlockKind.FORWARD or any(
@@ -191,7 +191,7 @@ def _refuse_lone_gradients(problem: Problem) -> None:
 
 
 def _reduced(plan: Plan) -> Plan:
-    """``plan``, whose program without reductions is proven, with them, proven."""
+    """``plan``, whose program without reductions is proven, with reductions, proven again."""
     graph = plan.vocabulary.graph
     if graph is None or not graph.has_backward:
         return plan
@@ -252,7 +252,7 @@ def plan_from_json(value: Any, where: str = "plan") -> Plan:
     """The plan of a ``weft.plan/2`` or ``weft.plan/1`` object, its program proven; ``where`` (a file name) leads every
     error message.
 
-    ``makespan`` and ``stages`` follow from the rest: a file in which they say something else is refused.
+    ``makespan`` and ``stages`` follow from the rest: a file that contradicts it is refused.
     """
     entry = Entry(value, where)
     reduces = entry.text("format") != WITHOUT_REDUCTIONS
@@ -312,7 +312,7 @@ def _stages(plan: Plan) -> list[int | list[int]] | None:
 
 
 def _names(vocabulary: Vocabulary, rank: int) -> list[str]:
-    """What the device of ``rank`` is called, and its lanes."""
+    """The names of the device of ``rank`` and of its lanes."""
     return [vocabulary.problem.devices[device].name for device in vocabulary.ranks.pool(rank)]
 
 

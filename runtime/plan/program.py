@@ -1,4 +1,4 @@
-"""What every rank runs: a list of instructions each, in a small text form that prints and parses back.
+"""The program of every rank: a list of instructions, in a small text form that prints and parses back.
 
 ========================  =============================================================================================
 text                      meaning, with what it does to memory and time
@@ -29,10 +29,10 @@ text                      meaning, with what it does to memory and time
                           over the ranks that hold them, then over the replicas. All these ranks run it.
 ========================  =============================================================================================
 
-A block on several devices is an instruction of each, and they start it together: all ranks of a group so enter its
-collectives in one order, which :mod:`weft.runtime.plan.check` proves. So it is with a REDUCE. A message is named after
-the instruction whose result it carries, on both ends. A program holds order, never time. The optimizer steps after all
-instructions.
+A block on several devices is an instruction of each, and they start it together: so all ranks of a group enter its
+collectives in one order, which :mod:`weft.runtime.plan.check` proves. The same holds for a REDUCE. A message is named
+after the instruction whose result it carries, on both ends. A program is an order, without times. The optimizer steps
+after all instructions.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from weft.solver.wide.run import Rounds
 
 
 class ProgramError(ValueError):
-    """A text that is no instruction, or a program that does not do what its problem requires."""
+    """A text that is not an instruction, or a program that does not do what its problem requires."""
 
 
 class StageWork(NamedTuple):
@@ -83,7 +83,7 @@ Work: TypeAlias = StageWork | BlockWork
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Hand the result of ``what`` to rank ``peer``."""
+    """Send the result of ``what`` to rank ``peer``."""
 
     what: Work
     peer: int
@@ -94,7 +94,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Recv:
-    """Take the result of ``what`` from rank ``peer``."""
+    """Receive the result of ``what`` from rank ``peer``."""
 
     what: Work
     peer: int
@@ -105,7 +105,7 @@ class Recv:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """Sum the gradients of the parameters that exactly ``stages``, ascending, hold."""
+    """Sum the gradients of the parameters that exactly ``stages``, ascending, share."""
 
     stages: tuple[int, ...]
 
@@ -160,10 +160,10 @@ def _parse_work(text: str) -> Work | None:
 
 @dataclass(frozen=True)
 class Program:
-    """Per rank, its instructions in the order in which it runs them. Rank r is device r of a problem without lanes.
+    """Per rank, its instructions in their order. Rank r is device r of a problem without lanes.
 
-    A rank with lanes has one list too: each lane runs those of the list that hold it, in their order, beside the others
-    (:mod:`weft.runtime.plan.lanes`).
+    A rank with lanes has one list too: each lane runs its own instructions of the list, in their order, beside the
+    others (:mod:`weft.runtime.plan.lanes`).
     """
 
     ranks: tuple[tuple[Instruction, ...], ...]
@@ -187,18 +187,18 @@ class Program:
         return tuple(tuple(str(instruction) for instruction in own) for own in self.ranks)
 
     def works(self, rank: int) -> Iterator[Work]:
-        """What rank ``rank`` computes, in order, without its messages."""
+        """The computations of rank ``rank``, in order, without its messages."""
         for instruction in self.ranks[rank]:
             if isinstance(instruction, (StageWork, BlockWork)):
                 yield instruction
 
 
 class Vocabulary:
-    """How a problem's blocks are called in its program: as stages if they are some, else by their names.
+    """The names of a problem's blocks in its program: stages and passes where the blocks are stages, else block names.
 
-    ``graph`` holds the stages; ``pipeline`` too where they are a chain with one device each; ``ranks`` says which rank
-    runs which devices. With ``rounds`` there are no stages, and names are those of the wide problem's blocks, numbers
-    those of their jobs' micro-batches.
+    ``graph`` has the stages; ``pipeline`` too where they are a chain with one device each; ``ranks`` maps devices to
+    ranks. With ``rounds`` there are no stages, and names are those of the wide problem's blocks, numbers those of their
+    jobs' micro-batches.
     """
 
     def __init__(self, problem: Problem, rounds: Rounds | None = None) -> None:
@@ -212,14 +212,15 @@ class Vocabulary:
 
     @cached_property
     def pipeline(self) -> Pipeline | None:
-        """The chain that the problem is, if it is one."""
+        """The problem as a chain, if it is one."""
         try:
             return Pipeline.of(self.problem)
         except NotAPipeline:
             return None
 
     def work(self, block: int, micro_batch: int) -> Work:
-        """The name of ``block`` (an index into ``problem.blocks``) on ``micro_batch`` (a round, where there are)."""
+        """The name of ``block`` (an index into ``problem.blocks``) on ``micro_batch`` (a round, if there are
+        rounds)."""
         if self.rounds is not None:
             wide, number = self.rounds.apart(block, micro_batch)
             return BlockWork(self.rounds.wide.blocks[wide].name, number)
@@ -228,8 +229,8 @@ class Vocabulary:
         return StageWork(*self.graph.pass_of[block], micro_batch)
 
     def key(self, work: Work) -> tuple[int, int] | None:
-        """The block that ``work`` names, and the micro-batch (a round, where there are): what :meth:`work` is given;
-        ``None`` if there is no such block."""
+        """The block that ``work`` names, and the micro-batch (a round, if there are rounds): the arguments of
+        :meth:`work`; ``None`` if there is no such block."""
         if self.rounds is not None and isinstance(work, BlockWork):
             wide = self.rounds.number.get(work.block)
             return None if wide is None else self.rounds.joined(wide, work.micro_batch)
@@ -237,18 +238,18 @@ class Vocabulary:
         return None if block is None else (block, work.micro_batch)
 
     def known(self, work: Work) -> tuple[int, int]:
-        """The same of an instruction of a program that has been checked."""
+        """The same for an instruction of a checked program."""
         key = self.key(work)
         assert key is not None, work
         return key
 
     def micro_batch(self, work: Work) -> str:
-        """Whose micro-batch ``work`` is on, in words."""
+        """The micro-batch of ``work``, in words."""
         job = self._job(work)
         return f"micro-batch {work.micro_batch}" if job is None else f"micro-batch {work.micro_batch} of job {job!r}"
 
     def count(self, work: Work, micro_batches: int) -> int:
-        """How many micro-batches the block of ``work`` runs where ``micro_batches`` of the problem run."""
+        """The number of micro-batches that the block of ``work`` runs where ``micro_batches`` of the problem run."""
         return micro_batches if self.rounds is None else len(self.rounds.run.classes[self._job(work)])
 
     def _job(self, work: Work) -> str | None:

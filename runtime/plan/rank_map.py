@@ -1,7 +1,7 @@
 """Which rank runs which devices of a problem.
 
-A rank is a device that is no lane, with its lanes: its *pool*. Ranks are numbered in the order of their devices, so
-where there are no lanes rank r is device r.
+A rank is a device that is not a lane, with its lanes: its *pool*. Ranks are numbered in the order of their devices, so
+without lanes rank r is device r.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from weft.solver.problem import Problem
 
 @dataclass(frozen=True)
 class RankMap:
-    """The ranks of ``problem``. ``devices``: per rank, the device that it is; ``of_device``: per device, its rank."""
+    """The ranks of ``problem``. ``devices``: per rank, its device; ``of_device``: per device, its rank."""
 
     problem: Problem
     devices: tuple[int, ...]
@@ -35,12 +35,12 @@ class RankMap:
         return tuple(dict.fromkeys(self.of_device[device] for device in self.problem.blocks[block].devices))
 
     def pool(self, rank: int) -> tuple[int, ...]:
-        """The devices of ``rank``: the one that it is, then its lanes."""
+        """The devices of ``rank``: its own, then its lanes."""
         device = self.devices[rank]
         return device, *self.problem.lanes_of[device]
 
     def held(self, rank: int, block: int) -> tuple[int, ...]:
-        """The devices of ``rank`` that ``block`` holds."""
+        """The devices of ``rank`` that ``block`` occupies."""
         return tuple(device for device in self.problem.blocks[block].devices if self.of_device[device] == rank)
 
     def blocks_on(self, rank: int) -> Sequence[int]:

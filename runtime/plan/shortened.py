@@ -1,6 +1,6 @@
-"""A plan's order with fewer micro-batches: the first ones, as they are there.
+"""A plan's order with fewer micro-batches: the first ones, in the same order.
 
-What is left of an order keeps its dependencies, which are within a micro-batch, and holds no more at any moment.
+The rest of the order keeps its dependencies, which are within a micro-batch, and uses no more memory at any moment.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from weft.solver.schedule import Operation, Schedule
 
 
 def shortened(plan: Plan, micro_batches: int) -> Plan:
-    """``plan`` with its first ``micro_batches`` alone, proven; it must have at least as many, and no rounds."""
+    """``plan`` with only its first ``micro_batches``, proven; it must have at least as many, and no rounds."""
     if micro_batches == plan.micro_batches:
         return plan
     work = plan.vocabulary.work

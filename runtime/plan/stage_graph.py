@@ -1,8 +1,8 @@
-"""Recognising stages in any graph of blocks: which blocks are the passes of one stage, and on which ranks it lives.
+"""Recognising stages in any graph of blocks: which blocks are the passes of one stage, and on which ranks it runs.
 
-:class:`~weft.solver.pipeline.Pipeline` knows chains of stages on one device each. The executor runs more: stages form
-any acyclic graph, and a stage may live on several ranks. A forward block makes a stage; its other passes are found in
-kinds, devices and what waits for what, never in names:
+:class:`~weft.solver.pipeline.Pipeline` recognises chains of stages on one device each. The executor runs more: stages
+form any acyclic graph, and a stage may be on several ranks. A forward block makes a stage; its other passes are found
+by kinds, devices and dependencies, never by names:
 
 - the gradient of a stage (a full backward, or an input gradient) is on the same devices, after the stage's forward and
   after the gradients of all stages that wait for it. Where several blocks would do, the one that waits for the forward
@@ -29,7 +29,7 @@ GRADIENTS = (BlockKind.BACKWARD, BlockKind.INPUT_GRAD)
 
 
 class NotAStageGraph(ValueError):
-    """The blocks are no graph of stages; the message says why."""
+    """The blocks are not a graph of stages; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class StagePasses:
 
     @property
     def gives_gradient(self) -> bool:
-        """Whether earlier stages get gradients from it."""
+        """Whether it passes gradients to earlier stages."""
         return self.backward in ("B", "I")
 
     @property
@@ -88,12 +88,12 @@ class StageGraph:
 
     @property
     def has_backward(self) -> bool:
-        """Whether it trains."""
+        """Whether any stage is trained."""
         return any(stage.backward is not None for stage in self.stages)
 
     def parameter_groups(self, shared: Iterable[Sequence[int]] = ()) -> dict[tuple[int, ...], tuple[int, ...]]:
-        """The sets of stages whose gradients are summed apart, with the ranks that hold them: each trained stage by
-        itself, and each of ``shared``, which hold parameters together. None where nothing is trained."""
+        """The sets of stages whose gradients are summed separately, with their ranks: each trained stage alone, and
+        each of ``shared``, which share parameters. None where nothing is trained."""
         if not self.has_backward:
             return {}
         groups: list[tuple[int, ...]] = [(s,) for s, stage in enumerate(self.stages) if stage.backward is not None]
@@ -109,14 +109,14 @@ class StageGraph:
                     yield self.stages[stage].blocks[letter]
 
     def copies_beside(self, stage: int) -> bool:
-        """Whether the stage is offloaded by copies that run beside other blocks: as transfers before its offload
-        block, not in it."""
+        """Whether the stage is offloaded by copies beside other blocks: as transfers before its offload block, not in
+        it."""
         blocks = self.stages[stage].blocks
         return "O" in blocks and any(item.lag for item in self.problem.blocks[blocks["O"]].after
                                      if self.problem.index[item.block] == blocks["F"])
 
     def reaches(self, producer: int, reader: int, rank: int) -> bool:
-        """Whether the result of block ``producer`` is at hand on ``rank`` when block ``reader`` runs there: it runs
+        """Whether the result of block ``producer`` is available on ``rank`` when block ``reader`` runs there: it runs
         there itself, or a block that comes no later waits for it there. The same micro-batch is meant."""
         before = self._ancestors[reader]
         if rank in self.problem.blocks[producer].devices:
@@ -175,7 +175,7 @@ class _Recognition:
     # -- gradients -----------------------------------------------------------------------------------------------------
 
     def _gradient_of(self) -> dict[int, int | None]:
-        """Each forward's gradient, found backwards with returns to the last choice where it leads nowhere."""
+        """Each forward's gradient, found from the last forward on, by backtracking."""
         consumers: dict[int, list[int]] = {forward: [] for forward in self.forwards}
         for forward in self.forwards:
             for producer in self.waits[forward]:
@@ -243,7 +243,7 @@ class _Recognition:
                 yield forward
 
     def _offloads(self) -> None:
-        """Pairs of ``other`` blocks around the time in which a stage's activations are elsewhere."""
+        """Pairs of ``other`` blocks around the time in which a stage's activations are offloaded."""
         loads = {block: [b for b in self.waits[block] if self.blocks[b].kind == BlockKind.OTHER]
                  for block in self._of_kind(BlockKind.OTHER)}
         for load, offloads in loads.items():
@@ -261,7 +261,7 @@ class _Recognition:
                                      "stage")
 
     def _require_all_found(self) -> None:
-        """A block of no stage would have no name in a program."""
+        """Refuse blocks of no stage, which would have no name in a program."""
         claimed = {block for passes in self.found.values() for block in passes.values()}
         for block in self.problem.topological_order:
             if block not in claimed:

@@ -1,10 +1,10 @@
-"""What was measured: when each rank ran each block. The file ``weft.timeline/1``; no torch is needed to read it.
+"""Measured times: when each rank ran each block. The file ``weft.timeline/1``; reading it needs no torch.
 
 The file is one JSON object: ``format``; ``plan``, the :attr:`~weft.runtime.plan.plan.Plan.digest` of the plan that ran;
-``name``, its problem's; ``seconds_per_unit``, what one of the problem's time units is in seconds; ``operations[]``,
-each ``{block, micro_batch, rank, start, end}`` in seconds after the first start on any rank. A block on several devices
-has one entry for each of its ranks; a lane's is its device's. With jobs or classes, blocks and micro-batches are those
-of the jobs, as in the plan.
+``name``, its problem's; ``seconds_per_unit``, the length of one of the problem's time units in seconds;
+``operations[]``, each ``{block, micro_batch, rank, start, end}`` in seconds after the first start on any rank. A block
+on several devices has one entry for each of its ranks; a lane's rank is its device's. With jobs or classes, blocks and
+micro-batches are those of the jobs, as in the plan.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Timeline:
 
     @classmethod
     def of(cls, plan: Plan, seconds_per_unit: float, operations: Iterable[Measured]) -> Timeline:
-        """The timeline of a run of ``plan``; ``operations`` stand on any one clock and are shifted to begin at 0."""
+        """The timeline of a run of ``plan``; ``operations`` are on any one clock and are shifted to begin at 0."""
         ordered = sorted(operations, key=lambda operation: (operation.start, operation.rank))
         first = ordered[0].start if ordered else 0.0
         return cls(plan.digest, plan.problem.name, seconds_per_unit,
@@ -73,8 +73,7 @@ class AgainstPlan:
 
 
 def places(schedule: Schedule) -> dict[tuple[str, int, int], tuple[Operation, tuple[int, ...]]]:
-    """Per block, micro-batch and rank that a timeline of ``schedule`` has: the operation, and which devices of the rank
-    it holds."""
+    """Per block, micro-batch and rank of a timeline of ``schedule``: the operation, and its devices of the rank."""
     ranks, names = RankMap.of(schedule.problem), Names(schedule)
     return {(names.block(operation.block), names.micro_batch(operation), rank):
             (operation, ranks.held(rank, operation.block))
@@ -82,7 +81,7 @@ def places(schedule: Schedule) -> dict[tuple[str, int, int], tuple[Operation, tu
 
 
 def compare(timeline: Timeline, plan: Plan) -> AgainstPlan:
-    """Hold ``timeline`` against ``plan``. Raises ``ValueError`` if it was measured on another plan."""
+    """Compare ``timeline`` with ``plan``. Raises ``ValueError`` if it was measured on another plan."""
     if timeline.plan != plan.digest:
         raise ValueError(f"the timeline of {timeline.name!r} was not measured on this plan of {plan.problem.name!r}")
     return AgainstPlan(timeline.makespan, plan.makespan * timeline.seconds_per_unit)

@@ -1,7 +1,7 @@
 """Freed memory of a CPU stays with the process, as a GPU's stays with torch's caching allocator.
 
-By default glibc hands large blocks back to the kernel when they are freed, so that a pass whose tensors take megabytes
-has a page fault for each 4 KiB of them, again and again.
+By default glibc returns large blocks to the kernel when they are freed, so a pass whose tensors take megabytes
+page-faults on each 4 KiB of them every time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _NEVER = 2**31 - 1
 
 
 def keep_freed_memory() -> bool:
-    """From now on blocks of up to 32 MiB are used again after they are freed. Whether that could be set: glibc only."""
+    """From now on freed blocks of up to 32 MiB are reused. Returns whether this could be set: glibc only."""
     if not sys.platform.startswith("linux"):
         return False
     try:

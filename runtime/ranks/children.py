@@ -1,16 +1,15 @@
-"""Processes that end with the one that starts them, however that ends.
+"""Processes that end with their parent, however that ends.
 
-Three things see to it, each where another may fail:
+Three mechanisms, each for where another may fail:
 
 * the block that starts them ends those that still run, on any error and on a signal that raises;
-* a keeper, a small shell in a session of its own, reads from a pipe that nobody else holds. The pipe closes when the
-  starting process ends without a word (``kill -9``, a signal without a handler, lack of memory); then the keeper ends
-  the groups of all processes that were still running, with what they started themselves, and removes the folders that
-  it was given;
+* a keeper, a small shell in its own session, reads from a pipe with no other reader. The pipe closes when the parent
+  dies silently (``kill -9``, a signal without a handler, lack of memory); then the keeper ends the process groups that
+  were still running, descendants included, and removes the folders that it was given;
 * on Linux the system ends each process with the thread that started it (``PR_SET_PDEATHSIG``). A parent that ended
-  before this was set is noticed by its number.
+  before this was set is detected by its PID.
 
-Each process leads a group of its own: a terminal's Ctrl-C reaches the starting process alone, which hands it on.
+Each process leads its own process group: a terminal's Ctrl-C reaches the parent alone, which forwards it.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-_PDEATHSIG = 1  # of prctl(2): the signal that a process gets when the one that started it ends
-#: What the keeper does. It reads ``rank NUMBER``, ``over NUMBER``, ``folder PATH``; at ``done`` nothing is left to do.
+_PDEATHSIG = 1  # of prctl(2): the signal that a process gets when its parent ends
+#: The keeper's script. It reads ``rank NUMBER``, ``over NUMBER``, ``folder PATH``; at ``done`` nothing is left to do.
 _KEEPER = """
 trap '' HUP INT TERM
 ranks= folders=
@@ -46,8 +45,8 @@ printf %s "$folders" | while IFS= read -r folder; do rm -rf -- "$folder"; done
 
 
 class Start(NamedTuple):
-    """A process to start: its command and whole environment, and where its output goes (``None``: where this process's
-    goes). It reads nothing."""
+    """A process to start: its command and whole environment, and its output streams (``None``: this process's). It
+    reads no input."""
 
     command: Sequence[str]
     environment: Mapping[str, str]
@@ -58,7 +57,7 @@ class Start(NamedTuple):
 @contextmanager
 def children(starts: Sequence[Start], folders: Sequence[Path] = ()) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Processes for ``starts``, in their order; those that still run are ended (SIGKILL) at the end of the block, or
-    when this process ends. ``folders`` are removed in the second case only: in the first whoever made them is there.
+    when this process ends. ``folders`` are removed in the second case only: in the first their owner still runs.
     """
     running: list[_Child] = []
     with _keeper() as tell:
@@ -81,7 +80,7 @@ def children(starts: Sequence[Start], folders: Sequence[Path] = ()) -> Iterator[
 
 
 class _Child(subprocess.Popen[bytes]):
-    """Tells the keeper once it has been waited for: its number may be another process's from then on."""
+    """Notifies the keeper once it has been waited for: its PID may be reused from then on."""
 
     tell: Callable[[str], object] | None = None
 
@@ -94,7 +93,7 @@ class _Child(subprocess.Popen[bytes]):
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """End ``process`` and what it has started in its group (SIGKILL), if it still runs."""
+    """End ``process`` and its process group (SIGKILL), if it still runs."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError, PermissionError):  # its group may be gone already
             os.killpg(process.pid, signal.SIGKILL)
@@ -102,15 +101,16 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def end_with_parent(parent: int) -> None:
-    """From now on this process ends (SIGKILL) when the one that started it does, which has the number ``parent``;
-    where the system is not Linux, nothing happens."""
+    """From now on this process ends (SIGKILL) when its parent, with PID ``parent``, does; does nothing on systems other
+    than Linux."""
     bind = _binding(parent)
     if bind is not None:
         bind()
 
 
 def _binding(parent: int | None = None) -> Callable[[], None] | None:
-    """What a new process does to end with its parent, between fork and exec; all it needs is loaded before."""
+    """The function by which a new process binds its life to its parent's, between fork and exec; all it needs is
+    loaded."""
     if sys.platform != "linux":
         return None
     prctl, starter = ctypes.CDLL(None).prctl, os.getpid() if parent is None else parent
@@ -125,7 +125,7 @@ def _binding(parent: int | None = None) -> Callable[[], None] | None:
 
 @contextmanager
 def _keeper() -> Iterator[Callable[[str], object]]:
-    """What tells a keeper a line. At the end of the block it is told that all is done."""
+    """A function that sends a line to a new keeper. The keeper gets ``done`` at the end of the block."""
     reading, writing = os.pipe()
     try:
         with contextlib.ExitStack() as closing:
@@ -136,7 +136,7 @@ def _keeper() -> Iterator[Callable[[str], object]]:
         raise
 
     def tell(line: str) -> None:
-        with contextlib.suppress(BrokenPipeError):  # somebody has ended it: the other two ways are left
+        with contextlib.suppress(BrokenPipeError):  # the keeper was killed: the other two mechanisms remain
             os.write(writing, f"{line}\n".encode())
 
     try:

@@ -1,4 +1,4 @@
-"""What must never go on in silence."""
+"""Faults that must stop a run."""
 
 from __future__ import annotations
 

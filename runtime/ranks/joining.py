@@ -1,15 +1,14 @@
-"""How the ranks find each other: a store that all share, within a set time, and with a sentence about who is missing.
+"""How ranks find each other: a shared store, within a set time, with a sentence that names missing ranks.
 
 Rank 0 makes the store (or ``torchrun``'s agent has made it), every rank puts its name there, and none goes on before
-all names are there. A connection to what listens at the port but never answers does not end by itself, so a thread
-beside it ends the process.
+all names are there. A connection to a listener that never answers does not end by itself, so a thread ends the process.
 
 Ranks on one machine meet on its loopback interface: the store listens nowhere else where MASTER_ADDR is a loopback
-address, and so does gloo, unless GLOO_SOCKET_IFNAME names another interface. Ranks on several machines say beforehand
-which of them others could not reach.
+address, and so does gloo, unless GLOO_SOCKET_IFNAME names another interface. Ranks on several machines first report
+which of them the others could not reach.
 
-A process may join more than once, one time after the other: its connections stay, and each time has keys of its own in
-the store, where those of the time before still stand.
+A process may join several times in sequence: its connections stay, and each time has its own keys in the store, where
+earlier keys remain.
 """
 
 from __future__ import annotations
@@ -34,14 +33,13 @@ from torch.distributed.rendezvous import rendezvous
 from weft.runtime.ranks.loopback import is_loopback, listening, loopback_interface, own_name_is_loopback
 from weft.runtime.ranks.words import some
 
-LOOK = 0.05  # seconds between two looks at who is there
-SLACK = 1.0  # seconds that a library has beyond the limit it was given
-FAULT = 2  # exit code: what the user can mend
-INTERFACE = "GLOO_SOCKET_IFNAME"  # the variable by which gloo knows which network interface to use
+LOOK = 0.05  # seconds between two polls for the other ranks
+SLACK = 1.0  # seconds that a library may exceed its limit by
+FAULT = 2  # exit code: a fault that the user can fix
+INTERFACE = "GLOO_SOCKET_IFNAME"  # the variable that sets gloo's network interface
 
 
-#: The connections of this process (a fork has none of its parent's), by process, address and port, and how often they
-#: have been joined by.
+#: The connections of this process (a fork inherits none), by process, address and port, and how often they were joined.
 _MET: dict[tuple[int, str, int], tuple[Store, Store, int]] = {}
 
 
@@ -50,8 +48,8 @@ class NotJoined(ValueError):
 
 
 class JoinedStore(NamedTuple):
-    """Two connections to the store that all ranks share (one for the watch only), this rank, and how many there are.
-    """
+    """Two connections to the store that all ranks share (one for the watch only), this rank, and the number of
+    ranks."""
 
     store: Store
     watched: Store
@@ -62,8 +60,8 @@ class JoinedStore(NamedTuple):
 def find_others(timeout: float) -> JoinedStore:
     """Meet the other ranks, as RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say, within ``timeout`` seconds.
 
-    Raises :class:`NotJoined` where they say nothing, rank 0 is not found, its port is taken, or a rank does not come.
-    A process that waits for what never answers ends with exit code 2 and a sentence.
+    Raises :class:`NotJoined` where these are not set, rank 0 is not found, its port is taken, or a rank does not come.
+    A process that waits for a silent listener ends with exit code 2 and a sentence.
     """
     rank, world = _number("RANK"), _number("WORLD_SIZE")
     if not 0 <= rank < world:
@@ -102,15 +100,15 @@ def _number(name: str) -> int:
 
 
 def _agent_has_it() -> bool:
-    """Whether the store is in ``torchrun``'s own process."""
+    """Whether ``torchrun``'s own process hosts the store."""
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 def _connected(host: str, port: int, rank: int, world: int, timeout: float, until: float) -> tuple[Store, Store]:
-    """Two connections to the store, as seen by this time of joining."""
+    """Two connections to the store, with keys of this join only."""
     place = os.getpid(), host, port
     if place not in _MET:
-        # Libraries listen on all interfaces, unless they are handed what listens.
+        # Libraries listen on all interfaces, unless they are passed a listening socket.
         ours = rank == 0 and not _agent_has_it() and is_loopback(host)
         store = _store(host, port, rank, world, timeout, listening(host, port) if ours else None)
         watched = _store(host, port, rank, world, until - time.monotonic())
@@ -121,7 +119,7 @@ def _connected(host: str, port: int, rank: int, world: int, timeout: float, unti
 
 
 def _store(host: str, port: int, rank: int, world: int, seconds: float, listens: int | None = None) -> Store:
-    """A connection; on rank 0 to a store of its own, at the socket ``listens`` if there is one."""
+    """A connection; on rank 0 to a store of its own, on the listening socket ``listens`` if there is one."""
     wait = datetime.timedelta(seconds=max(1e-3, seconds))
     if _agent_has_it():
         found: Store = next(iter(rendezvous("env://", timeout=wait)))[0]
@@ -131,8 +129,8 @@ def _store(host: str, port: int, rank: int, world: int, seconds: float, listens:
 
 
 def _call_roll(store: Store, rank: int, world: int, timeout: float, until: float) -> None:
-    """Wait until all ranks have come; say which have not. Each says where it is, and where gloo would have others look
-    for it that they cannot reach, if so."""
+    """Wait until all ranks have come; name those that have not. Each publishes its network, and the address that gloo
+    would announce for it where others cannot reach that."""
     roll = PrefixStore("weft roll", store)
     roll.set(str(rank), json.dumps([_network(), None if os.environ.get(INTERFACE) else own_name_is_loopback()]))
     missing = [str(other) for other in range(world)]
@@ -144,8 +142,8 @@ def _call_roll(store: Store, rank: int, world: int, timeout: float, until: float
 
 
 def _require_reachable(store: Store, world: int) -> None:
-    """Where all ranks are on one machine, have gloo use its loopback interface; else refuse ranks that gloo would have
-    listen where only their own machine reaches them."""
+    """Where all ranks are on one machine, make gloo use its loopback interface; else refuse ranks whose gloo address
+    only their own machine reaches."""
     roll = PrefixStore("weft roll", store)
     said = [json.loads(roll.get(str(rank))) for rank in range(world)]
     if len({network for network, _ in said}) == 1:
@@ -160,8 +158,8 @@ def _require_reachable(store: Store, world: int) -> None:
 
 
 def _network() -> str | None:
-    """What tells apart the networks that two processes see as their own machine: containers of one machine may have one
-    each. ``None`` where the system does not tell."""
+    """An identifier of this process's network: containers of one machine may have one each. ``None`` where the system
+    does not tell."""
     with contextlib.suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.stat('/proc/self/ns/net').st_ino}"
@@ -170,12 +168,12 @@ def _network() -> str | None:
 
 @contextmanager
 def _ended_after(seconds: float, sentence: str) -> Iterator[None]:
-    """End this process with ``sentence`` unless what is inside has come to an end within ``seconds``."""
+    """End this process with ``sentence`` unless the block ends within ``seconds``."""
     over = threading.Event()
 
     def wait() -> None:
         if not over.wait(seconds):
-            with contextlib.suppress(OSError, ValueError):  # nobody may be listening any more
+            with contextlib.suppress(OSError, ValueError):  # the reader may have ended
                 sys.stderr.write(f"weft: {sentence}\n")
                 sys.stderr.flush()
             os._exit(FAULT)

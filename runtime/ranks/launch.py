@@ -1,9 +1,9 @@
-"""Starting the ranks of one machine without ``torchrun``: one way for all, with an end sure to come.
+"""Starting the ranks of one machine without ``torchrun``: one way for all, with a guaranteed end.
 
 Every command that starts ranks starts them here: ``weft train`` (:func:`run_ranks`), ``weft profile --ranks`` and
 ``weft transports`` (:func:`launch_local`), ``weft replay`` of jobs (:mod:`weft.runtime.share.processes`), and
-experiments. What ranks are told by their environment is :func:`rank_environment`, how they end with this process
-:mod:`weft.runtime.ranks.children`. All of their traffic stays on the loopback interface.
+experiments. :func:`rank_environment` sets the ranks' environment; :mod:`weft.runtime.ranks.children` ends them with
+this process. All of their traffic stays on the loopback interface.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from weft.runtime.ranks.children import Start, children, end
 from weft.runtime.ranks.loopback import loopback_interface
 
-LOOK = 0.02  # seconds between two looks at the processes
-GRACE = 5.0  # seconds that ranks have to end by themselves when one has ended, or a signal has come
+LOOK = 0.02  # seconds between two polls of the processes
+GRACE = 5.0  # seconds that ranks have to end by themselves after one has ended, or a signal has come
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Ended:
 
 
 def rank_environment(rank: int, ranks: int, port: int) -> dict[str, str]:
-    """The environment of ``rank`` of ``ranks`` on this machine, beside what this process has: who it is, where rank 0
-    listens, one thread, and the loopback interface for all that libraries send."""
+    """The environment of ``rank`` of ``ranks`` on this machine, on top of this process's: its rank, rank 0's address,
+    one thread, and the loopback interface for all traffic of libraries."""
     lo = loopback_interface()
     return {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks),
             "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
@@ -52,8 +52,8 @@ def launch_local(ranks: int, command: Sequence[str], *, timeout: float, environm
                  beside: Callable[[Sequence[subprocess.Popen[bytes]]], None] | None = None) -> list[Ended]:
     """Run ``command`` as each of ``ranks`` ranks on 127.0.0.1 and wait for all; one thread a rank.
 
-    Whoever still runs after ``timeout`` seconds is killed. ``beside`` is called with the running processes, in rank
-    order (what a test needs to kill one of them).
+    Ranks that still run after ``timeout`` seconds are killed. ``beside`` is called with the running processes, in rank
+    order (a test may kill one of them).
     """
     begun, port = time.monotonic(), free_port()
     with ExitStack() as files:
@@ -80,11 +80,11 @@ def launch_local(ranks: int, command: Sequence[str], *, timeout: float, environm
 
 
 def run_ranks(ranks: int, command: Sequence[str], patient: bool = False) -> int:
-    """Run ``command`` as each of ``ranks`` ranks of this machine, with this process's output; the worst exit code of
-    those that end by themselves, as a shell says it (128 and the signal's number).
+    """Run ``command`` as each of ``ranks`` ranks of this machine, with this process's output; returns the worst exit
+    code of those that end by themselves, as a shell reports it (128 and the signal's number).
 
-    Ctrl-C, SIGTERM and SIGHUP are handed on to the ranks. When one rank ends with an error, or a signal has come, the
-    others have :data:`GRACE` seconds; ``patient``: after a signal as long as they take.
+    Ctrl-C, SIGTERM and SIGHUP are forwarded to the ranks. When one rank ends with an error, or a signal has come, the
+    others have :data:`GRACE` seconds; ``patient``: after a signal any length of time.
     """
     port, heard = free_port(), list[int]()
     with answered((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), heard.append), children(
@@ -105,15 +105,15 @@ def run_ranks(ranks: int, command: Sequence[str], patient: bool = False) -> int:
 
 
 def _hand_on(running: Sequence[subprocess.Popen[bytes]], number: int) -> None:
-    """A terminal that has closed is no reason to look for another answer than to SIGTERM."""
+    """Forward the signal ``number``; SIGHUP as SIGTERM: ranks treat a closed terminal like any stop."""
     for process in running:
         process.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
 
 
 @contextmanager
 def answered(numbers: Sequence[signal.Signals], answer: Callable[[int], object]) -> Iterator[None]:
-    """Inside, ``answer`` gets these signals in place of what they would do. In the main thread only; those that are
-    ignored stay so (``nohup``)."""
+    """Inside, ``answer`` receives these signals in place of their usual handlers. In the main thread only; ignored
+    signals stay ignored (``nohup``)."""
     before = {number: handler for number in numbers if threading.current_thread() is threading.main_thread()
               and (handler := signal.getsignal(number)) is not signal.SIG_IGN}
     for number in before:
@@ -134,13 +134,13 @@ def end_all_if_one_fails(running: Sequence[subprocess.Popen[bytes]]) -> None:
         time.sleep(LOOK)
 
 
-#: Below the ports that systems give to connections, which would take one between its choice and its use.
+#: Below the systems' ephemeral ports: a connection could take one of those between its choice and its use.
 _PORTS = range(12_000, 32_000)
 
 
 def free_port() -> int:
-    """A port at which nobody listens now, and which no connection is given."""
-    draw = random.SystemRandom()  # not the one that a training has seeded: launchers beside each other would meet
+    """A port at which nothing listens now, outside the ephemeral range."""
+    draw = random.SystemRandom()  # not the generator that a training has seeded: concurrent launchers would collide
     for port in (*draw.sample(_PORTS, 50), 0):
         with socket.socket() as probe:
             try:

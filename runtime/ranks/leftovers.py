@@ -1,9 +1,8 @@
-"""Folders in shared memory that last as long as the process that makes them, and not longer.
+"""Folders in shared memory that live as long as the process that makes them.
 
-A folder's name carries who made it: the space of process numbers (a container has one of its own), the process, and
-when that began, since numbers come again. Where a process ends without removing its folder (``kill -9``, and its keeper
-with it), the next one that makes such a folder removes it. Folders of processes that still run, of other containers and
-of other users stay.
+A folder's name identifies its owner: the PID namespace (a container has its own), the process, and when that began,
+since PIDs are reused. If a process ends without removing its folder (``kill -9``, and its keeper with it), the next
+process that makes such a folder removes it. Folders of running processes, of other containers and of other users stay.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ SHARED_MEMORY = Path("/dev/shm")
 
 @contextmanager
 def shared_folder(kind: str, where: Path = SHARED_MEMORY) -> Iterator[Path]:
-    """A new folder for files that several processes map, removed at the end of the block: in ``where`` if that can be
-    written to, else among temporary files. ``kind`` begins its name. What dead processes left of this kind is removed
-    first."""
+    """A new folder for files that several processes map, removed at the end of the block: in ``where`` if that is
+    writable, else among temporary files. ``kind`` is the prefix of its name. Leftover folders of dead processes of this
+    kind are removed first."""
     place = where if os.access(where, os.W_OK) else Path(tempfile.gettempdir())
     _remove_of_the_dead(place, kind)
     with tempfile.TemporaryDirectory(prefix=f"{kind}-{_owner()}-", dir=place, ignore_cleanup_errors=True) as made:
@@ -30,7 +29,7 @@ def shared_folder(kind: str, where: Path = SHARED_MEMORY) -> Iterator[Path]:
 
 
 def beginning(number: int) -> str | None:
-    """When the process of this number began, in the system's ticks; ``None`` if it has ended."""
+    """When process ``number`` began, in the system's ticks; ``None`` if it has ended."""
     try:
         said = Path(f"/proc/{number}/stat").read_bytes().rpartition(b")")[2].split()  # the name may hold anything
     except OSError:
@@ -39,7 +38,7 @@ def beginning(number: int) -> str | None:
 
 
 def _owner() -> str:
-    """This process, in the words of a folder's name; ``unknown`` where the system does not tell."""
+    """This process, as part of a folder's name; ``unknown`` where the system does not tell."""
     space, begun = _space(), beginning(os.getpid())
     return "unknown" if space is None or begun is None else f"{space}-{os.getpid()}-{begun}"
 

@@ -1,4 +1,4 @@
-"""What of this machine's network ranks may use: the loopback interface, where all of them are on one machine."""
+"""The part of this machine's network that ranks use where all are on it: the loopback interface."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 _NAMES = ("lo", "lo0")
-_BACKLOG = 2048  # connections that wait to be accepted: two of each rank, which all come at once
+_BACKLOG = 2048  # connections waiting to be accepted: two of each rank, all at once
 
 
 @cache
@@ -32,8 +32,8 @@ def is_loopback(host: str) -> bool:
 
 
 def own_name_is_loopback() -> str | None:
-    """This machine's name and the loopback address that it stands for, as gloo would take it; ``None`` where other
-    machines can reach what it stands for. Debian writes such a line (127.0.1.1) into ``/etc/hosts``."""
+    """This machine's name and the loopback address that gloo would resolve it to; ``None`` where other machines can
+    reach its address. Debian writes such a line (127.0.1.1) into ``/etc/hosts``."""
     name = socket.gethostname()
     for family, kind, protocol, _, address in _addresses(name):
         with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as probe:
@@ -44,7 +44,7 @@ def own_name_is_loopback() -> str | None:
 
 
 def _addresses(name: str) -> list[Any]:
-    """As ``socket.getaddrinfo`` has them; none for a name that stands for nothing."""
+    """As ``socket.getaddrinfo`` returns them; none for a name that does not resolve."""
     try:
         return list(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM))
     except OSError:

@@ -25,23 +25,23 @@ from weft.runtime.ranks.words import Activity
 
 PINGS = 20
 RESERVE = 1024**3  # bytes
-_BOOT = Path("/proc/sys/kernel/random/boot_id")  # another one on each host
+_BOOT = Path("/proc/sys/kernel/random/boot_id")  # differs between hosts
 Value = TypeVar("Value")
 
 
 class SessionError(ValueError):
-    """A user's mistake found while the ranks are together: all of them end with its sentence and exit code 2."""
+    """A user's mistake found while the ranks are joined: all of them end with its sentence and exit code 2."""
 
 
 @dataclass
 class Session:
     """``rank`` of the ``world`` ranks of a plan; ``device`` holds the tensors; ``offset`` + ``time.perf_counter()`` is
-    the time on the first process's clock. ``transport`` carries messages (:mod:`weft.runtime.transports`); empty: what
-    suits the device. ``reserve``: bytes of the device that a problem's capacities leave out, for early messages.
+    the time on the first process's clock. ``transport`` carries messages (:mod:`weft.runtime.transports`); empty: the
+    device's default. ``reserve``: bytes of the device that a problem's capacities leave out, for early messages.
 
-    The plan runs in ``replicas`` copies, of which this is number ``replica``, each with a part of the batch; and each
-    of them is ``peers`` copies, of which this is ``peer``, with shares of the parameters. The processes 0 to ``world``
-    - 1 are the first copy, and so on. What is said about ranks is meant within the copy.
+    The plan runs in ``replicas`` copies, of which this is number ``replica``, each with a part of the batch; each
+    replica is ``peers`` copies, of which this is ``peer``, with shares of the parameters. Processes 0 to ``world`` - 1
+    are the first copy, and so on. Rank numbers are relative to the copy.
     """
 
     rank: int
@@ -57,11 +57,11 @@ class Session:
     peers: int = 1
     groups: dict[tuple[int, ...], dist.ProcessGroup | None] = field(default_factory=dict)
     meetings: dict[tuple[int, ...], dist.ProcessGroup | None] = field(default_factory=dict)
-    members: dist.ProcessGroup | None = None  # of all its processes; ``None``: of all that there are
-    #: The numbers that its processes have in ``torch.distributed``; empty: as they are counted here.
+    members: dist.ProcessGroup | None = None  # of all its processes; ``None``: the default group
+    #: The numbers of its processes in ``torch.distributed``; empty: the same as here.
     places: tuple[int, ...] = ()
     _counterparts: dist.ProcessGroup | None = None
-    #: Whether it is inside a process group that others have made (:mod:`weft.runtime.ranks.within`).
+    #: Whether it runs inside an existing process group (:mod:`weft.runtime.ranks.within`).
     is_guest: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -73,12 +73,12 @@ class Session:
 
     @property
     def processes(self) -> int:
-        """How many processes there are: all ranks of all copies."""
+        """The number of processes: all ranks of all copies."""
         return self.world * self.replicas * self.peers
 
     @property
     def copy(self) -> int:
-        """The number of this copy of the plan among all, of replicas and of peers."""
+        """The number of this copy of the plan among those of all replicas and peers."""
         return self.replica * self.peers + self.peer
 
     def process(self, rank: int) -> int:
@@ -91,7 +91,7 @@ class Session:
 
     @property
     def first_place(self) -> int:
-        """The same of its first process."""
+        """The number in ``torch.distributed`` of its first process."""
         return self._places[0]
 
     @property
@@ -100,26 +100,26 @@ class Session:
         return [(replica * self.peers + self.peer) * self.world + self.rank for replica in range(self.replicas)]
 
     def activity(self, text: str, waits_for: Iterable[int] = ()) -> Activity:
-        """What the watchdog is told when this rank does that; it cannot go on without the ranks ``waits_for``."""
+        """The activity ``text`` as reported to the watchdog; this rank cannot go on without the ranks ``waits_for``."""
         copy = f" in replica {self.replica}" if self.replicas > 1 else ""
         return Activity(text + copy, tuple(self.process(rank) for rank in waits_for if rank != self.rank))
 
     def doing(self, text: str, waits_for: Iterable[int] = ()) -> None:
-        """Say what this rank does from now on, and which ranks it cannot go on without."""
+        """Report this rank's activity from now on, and which ranks it cannot go on without."""
         self.watch.at(self.activity(text, waits_for))
 
     def rest(self, text: str) -> None:
-        """What this session was asked for is done: as a guest it waits, at ``text``, for as long as that takes."""
+        """The session's work is done: as a guest it is idle, at ``text``, for any length of time."""
         if self.is_guest:
             self.watch.rest(text)
 
     def barrier(self, text: str) -> None:
-        """Wait for all ranks of all replicas; ``text`` says at what."""
+        """Wait for all ranks of all replicas; ``text`` says where."""
         self.watch.doing(f"waiting for all ranks {text}", self._everyone)
         meet(self.members)
 
     def common_start(self, delay: float = 0.005) -> float:
-        """A moment, ``delay`` seconds after the last rank called, on the shared clock, at which all ranks begin."""
+        """A common start time of all ranks on the shared clock, ``delay`` seconds after the last rank called."""
         self.barrier("to begin")
         moment = torch.tensor([self.now() + delay], dtype=torch.float64)
         dist.broadcast(moment, self._places[0], self.members)
@@ -145,7 +145,7 @@ class Session:
         return None if values is None else self._in_order(values)
 
     def asked_to_stop(self) -> signal.Signals | None:
-        """The signal that came to any rank since the watch heeds them, on all of them; ``None`` if none did."""
+        """The signal that any rank received while the watch heeds signals, on all of them; ``None`` if none did."""
         came = self.everywhere(self.watch.asked, "asking whether to stop")
         return next((signal.Signals(number) for number in came if number is not None), None)
 
@@ -154,7 +154,7 @@ class Session:
         self.agree_on({what: value}, what)
 
     def agree_on(self, values: Mapping[str, object], what: str) -> None:
-        """The same for several values, by their names, which together are ``what``."""
+        """The same for several values by name; ``what`` names them together."""
         found = self.everywhere(dict(values), f"comparing {what} with the other ranks")
         for process, others in enumerate(found):
             for name, first in found[0].items():
@@ -170,8 +170,8 @@ class Session:
                 self.groups[ranks] = self.new_group(ranks)
 
     def add_meetings(self, meetings: Mapping[tuple[int, ...], tuple[int, ...]]) -> None:
-        """Make a group of each of these sets of ranks, by the sets of devices that they hold; all ranks of the session
-        must do this, in the same order. What lanes do at once must not share a group."""
+        """Make a process group for each of these sets of ranks, by the sets of devices on them; all ranks of the
+        session must call this, in the same order. Lanes that run at the same time must not share a group."""
         for devices, ranks in meetings.items():
             if devices not in self.meetings:
                 self.meetings[devices] = self.new_group(ranks)
@@ -217,36 +217,36 @@ class Session:
         meet(self.meetings[devices])
 
     def _in_order(self, values: list[Value]) -> list[Value]:
-        """``values``, gathered by a group, whose processes stand in the order of their places, in that of processes."""
+        """``values``, gathered by a group in the order of places, reordered by process number."""
         order = {place: i for i, place in enumerate(sorted(self._places))}
         return [values[order[place]] for place in self._places]
 
     def _made(self, numbers: Sequence[int], backend: str | None = None) -> dist.ProcessGroup | int:
-        """A group of these of its processes; no group on any other."""
+        """A group of these of its processes; no group on any other process."""
         made: dist.ProcessGroup | int = dist.new_group([self._places[number] for number in numbers], backend=backend)
         return made
 
     @property
     def _everyone(self) -> Sequence[int]:
-        """Its processes, by the numbers that the watch knows them by."""
+        """Its processes, by their numbers in the watch."""
         return range(self.processes)
 
     @property
     def _places(self) -> Sequence[int]:
-        """The same, by their numbers in ``torch.distributed``."""
+        """Its processes, by their numbers in ``torch.distributed``."""
         return self.places or self._everyone
 
 
 @contextlib.contextmanager
 def join(timeout: float, device: torch.device | None = None, transport: str | None = None,
          reserve: int = RESERVE, replicas: int = 1) -> Iterator[Session]:
-    """Join the ranks that ``torchrun`` started (or what else sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT).
+    """Join the ranks that ``torchrun``, or another launcher (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), started.
 
-    Tensors on a CPU travel by gloo, those on a GPU by NCCL, whose communicators are made as they are first used: made
-    at once, they would share one stream. Where NCCL cannot join the ranks (:func:`lacks_gpus`), collectives are gloo's.
-    Past ``timeout`` seconds in one instruction or wait the process ends, as on any error inside. ``transport`` and
-    ``reserve``: see :class:`Session`; by default what suits the device. The ranks are those of ``replicas`` copies of a
-    plan, of equal size. Raises :class:`SessionError` where rank 0 cannot be found.
+    CPU tensors use gloo, GPU tensors NCCL, whose communicators are made at their first use: made at once, they would
+    share one stream. Where NCCL cannot join the ranks (:func:`lacks_gpus`), collectives use gloo. Past ``timeout``
+    seconds in one instruction or wait the process ends, as on any error inside. ``transport`` and ``reserve``: see
+    :class:`Session`; by default the device's. The ranks are those of ``replicas`` copies of a plan, of equal size.
+    Raises :class:`SessionError` where rank 0 cannot be found.
     """
     device = device or torch.device("cpu")
     torch.set_num_threads(1)
@@ -259,7 +259,7 @@ def join(timeout: float, device: torch.device | None = None, transport: str | No
         raise SessionError(str(error)) from None
     with Watch(PrefixStore("weft watch", watched), rank, world, timeout) as watch, told(watch):
         watch.doing("joining the other ranks", range(world))
-        # The watch ends a wait before the group's own timeout does, so that there is a sentence.
+        # The watch times out before the group does, so that there is a sentence.
         dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" and not lacks_gpus() else "gloo",
                                 store=PrefixStore("weft", store), rank=rank, world_size=world,
                                 timeout=datetime.timedelta(seconds=2 * timeout + 30))
@@ -299,34 +299,34 @@ def told(watch: Watch) -> Iterator[None]:
 
 
 def _is_of_the_network(error: BaseException) -> bool:
-    """Whether a collective says that a peer is gone: torch has types of its own for some of that only."""
+    """Whether a collective reports a lost peer: torch has its own exception types for some cases only."""
     said = str(error)
     return isinstance(error, RuntimeError) and (isinstance(error, dist.DistError) or any(
         sign in said for sign in ("gloo", "Connection closed by peer", "Connection reset by peer", "Broken pipe")))
 
 
 def lacks_gpus(ranks: int | None = None) -> bool:
-    """Whether this machine has fewer GPUs than ``ranks`` (by default those that were started here), and NCCL does not
-    join ranks of one GPU."""
+    """Whether this machine has fewer GPUs than ``ranks`` (by default those started here), and NCCL cannot join ranks of
+    one GPU."""
     count = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if ranks is None else ranks
     return torch.cuda.device_count() < count and not nccl_shares_gpus()
 
 
 def nccl_shares_gpus() -> bool:
-    """Whether NCCL joins ranks of one GPU: from 2.31 on it does where ``NCCL_MULTI_RANK_GPU_ENABLE`` is 1."""
+    """Whether NCCL joins ranks of one GPU: from 2.31 on it does if ``NCCL_MULTI_RANK_GPU_ENABLE`` is 1."""
     return os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1"
 
 
 def meet(group: dist.ProcessGroup | None = None) -> None:
-    """A barrier in CPU memory, whatever else the group can do."""
+    """A barrier in CPU memory, whatever the group's other backends."""
     dist.all_reduce(torch.zeros(1), group=group)
 
 
 def clock_offset(rank: int, places: Sequence[int], group: dist.ProcessGroup | None = None) -> float:
-    """What to add to this rank's clock to get rank 0's, in seconds. The ranks are those of ``group``, numbered
-    ``places`` in ``torch.distributed``.
+    """The offset from this rank's clock to rank 0's, in seconds. The ranks are those of ``group``, numbered ``places``
+    in ``torch.distributed``.
 
-    One host has one clock. Otherwise the ranks, one after another, ask rank 0 for its time; of several answers, the one
+    One host has one clock. Otherwise the ranks, one after another, request rank 0's time; of several replies, the one
     with the shortest round trip counts, and rank 0's time is taken to be that of its middle (Cristian 1989).
     """
     hosts: list[object] = [None] * len(places)

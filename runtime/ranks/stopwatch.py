@@ -1,4 +1,4 @@
-"""When something ran, on a CPU and on a GPU, and how to wait for a moment."""
+"""When something ran, on a CPU and on a GPU, and sleeping until a moment."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class Stopwatch(Protocol):
     """Measures laps, one after another."""
 
     def begin(self) -> None:
-        """Nothing is running now: times count from here."""
+        """Nothing runs now: times count from here."""
 
     def start(self) -> None:
-        """What is called next begins a lap."""
+        """The next call begins a lap."""
 
     def stop(self, work: Work) -> None:
         """The lap of ``work`` is over."""
@@ -52,7 +52,7 @@ class _CpuStopwatch:
 
 
 class _GpuStopwatch:
-    """Events in the stream, so that measuring makes nothing wait."""
+    """Events in the stream, so that measuring adds no wait."""
 
     def __init__(self, session: Session) -> None:
         self._now, self._zero, self._base = session.now, 0.0, _event()
@@ -87,6 +87,6 @@ def _event() -> torch.cuda.Event:
 
 
 def sleep_until(moment: float, now: Callable[[], float], late: float = 0.0) -> None:
-    """Sleep until ``now()`` is ``moment``; ``late`` is by how much a sleep is known to last too long (seconds)."""
+    """Sleep until ``now()`` is ``moment``; ``late`` is the known overrun of a sleep (seconds)."""
     while (left := moment - late - now()) > 0:
         time.sleep(left)

@@ -1,9 +1,8 @@
-"""Ranks inside a process group that somebody else has made: all of its processes, or some, beside other sessions.
+"""Ranks inside an existing process group: all of its processes, or some, beside other sessions.
 
 They meet in that group's store, under a name made of their numbers, and within a set time. The groups that a session
-makes are known to its own processes only: a process that is not of it has nothing to do. torch names such a group after
-how many groups its process has, which differs between processes that have others; here its name is one that all members
-know.
+makes are known to its own processes only: other processes have nothing to do. torch names such a group after the number
+of groups in its process, which differs between processes that have others; here all members know the name.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from weft.runtime.ranks.session import RESERVE, Session, SessionError, clock_off
 from weft.runtime.ranks.watch import Watch
 from weft.runtime.ranks.words import some
 
-LOOK = 0.02  # seconds between two looks at who is there
-#: How often processes have been a session together, by their numbers: one after the other, or beside each other.
+LOOK = 0.02  # seconds between two polls for the other ranks
+#: How often processes have formed a session, by their numbers: in sequence or concurrently.
 _TIMES: Counter[tuple[int, ...]] = Counter()
 
 
 @dataclass
 class _Within(Session):
-    """A session whose groups are its own: called ``name`` and numbered, of the backends ``backend``."""
+    """A session with its own process groups: named ``name`` with a number, with the backends ``backend``."""
 
     name: str = ""
     backend: str = "gloo"
@@ -59,7 +58,7 @@ class _Within(Session):
 @contextlib.contextmanager
 def join_within(places: Sequence[int], timeout: float, device: torch.device, transport: str | None = None,
                 replicas: int = 1, reserve: int = RESERVE, peers: int = 1) -> Iterator[Session]:
-    """The session of the processes ``places`` of the group that there is, this one among them: ``replicas`` copies of a
+    """The session of the processes ``places`` of the existing group, this one among them: ``replicas`` copies of a
     plan, one after another, each of ``peers`` copies. See :func:`~weft.runtime.ranks.session.join`.
 
     Raises :class:`~weft.runtime.ranks.session.SessionError` where some do not come within ``timeout`` seconds.
@@ -85,7 +84,7 @@ def join_within(places: Sequence[int], timeout: float, device: torch.device, tra
         session.offset = clock_offset(rank, own, made)
         watch.joined()
         yield session
-        if dist.is_initialized():  # else whoever made the group has ended it
+        if dist.is_initialized():  # else the owner of the group has ended it
             watch.doing("waiting for all ranks to finish", range(len(own)))
             meet(session.members)
         watch.finish()
@@ -94,7 +93,7 @@ def join_within(places: Sequence[int], timeout: float, device: torch.device, tra
 
 
 def _call_roll(store: Store, places: Sequence[int], rank: int, timeout: float) -> None:
-    """Wait until all are there; say who is not."""
+    """Wait until all are there; name those that are not."""
     until = time.monotonic() + timeout
     store.set(f"here {rank}", "")
     missing = list(range(len(places)))
@@ -108,7 +107,7 @@ def _call_roll(store: Store, places: Sequence[int], rank: int, timeout: float) -
 
 
 def _another(store: Store) -> Store:
-    """A connection of its own to ``store``: a thread that waits on one holds up nobody else."""
+    """A separate connection to ``store``: a thread that waits on one blocks no other."""
     if hasattr(store, "clone"):
         found: Store = store.clone()
         return found
@@ -122,7 +121,7 @@ def _another(store: Store) -> Store:
 
 @contextlib.contextmanager
 def called(name: str) -> Iterator[None]:
-    """The process group that is made inside is called ``name``."""
+    """The process group made inside the block is named ``name``."""
     before = c10d._process_group_name
     c10d._process_group_name = lambda ranks, use_hashed_name: name  # type: ignore[assignment,return-value]
     try:

@@ -1,4 +1,4 @@
-"""What ranks say of themselves in the rendezvous store, and what is read there of a fault: whose it seems to be."""
+"""The status that each rank publishes in the rendezvous store, and the diagnosis of a fault from it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import NamedTuple, TypeGuard
 
 from torch.distributed.distributed_c10d import Store
 
-SILENCE = 3.0  # a rank whose last word is this old counts as gone
+SILENCE = 3.0  # a rank whose last status is this old counts as gone
 
 
 class Word(NamedTuple):
-    """What a rank says of itself in the store: what it does, which ranks it waits for, and for how many seconds; the
-    last call that all make together; whether its script has ended; ``silent``: for how many seconds those that it waits
-    for have said nothing, where that is long; a number that changes. No time of day: machines' clocks differ."""
+    """A rank's status in the store: its activity, the ranks it waits for, and for how many seconds; the number and name
+    of the last collective call; whether its script has ended; ``silent``: by rank, for how many seconds a rank that it
+    waits for has published nothing, where that is long; a counter that changes. No time of day: machines' clocks
+    differ."""
 
     text: str
     waits_for: tuple[int, ...] = ()
@@ -29,36 +30,36 @@ class Word(NamedTuple):
 
 
 class Activity(NamedTuple):
-    """Something a rank does, and the processes without which it cannot go on."""
+    """An activity of a rank, and the processes without which it cannot go on."""
 
     text: str
     waits_for: tuple[int, ...] = ()
 
 
 class Words:
-    """What rank ``rank`` of ``world`` ranks reads in ``store`` of the others, and writes there."""
+    """Reads the other ranks' status in ``store``, and writes that of rank ``rank`` of ``world``."""
 
     def __init__(self, store: Store, rank: int, world: int) -> None:
         self.store, self.rank, self.world = store, rank, world
-        self.heard: dict[int, tuple[Word, float]] = {}  # of whom this rank waits for: the last new word, and when
+        self.heard: dict[int, tuple[Word, float]] = {}  # by rank waited for: its last new status, and when it was read
 
     def listen(self, others: Iterable[int]) -> None:
-        """Note which of ``others`` have said something new."""
+        """Note which of ``others`` have published a new status."""
         for other in others:
             word = self.word(other)
             if word is not None and (other not in self.heard or self.heard[other][0] != word):
                 self.heard[other] = word, time.monotonic()
 
     def silence(self, other: int) -> float:
-        """For how many seconds, on this rank's own clock, ``other`` has said nothing new."""
+        """For how many seconds, on this rank's own clock, ``other`` has published nothing new."""
         return time.monotonic() - self.heard[other][1] if other in self.heard else 0.0
 
     def blame(self, now: Activity, spent: float) -> str:
-        """What this rank was at for too long, and what the rank at the end of the chain of waits is at."""
+        """What this rank did for too long, and what the rank at the end of the chain of waits is doing."""
         sentence = f"gave up after {spent:.1f} s of {now.text}"
         self.listen(now.waits_for)
         silent = {str(culprit): self.silence(culprit) for culprit in now.waits_for}
-        for culprit in now.waits_for:  # one that is gone may have been at the same
+        for culprit in now.waits_for:  # a rank that is gone may have had the same activity
             if (word := self.word(culprit)) is not None and silent[str(culprit)] > SILENCE:
                 return f"{sentence}; rank {culprit} was last heard of {silent[str(culprit)]:.1f} s ago, {word.text}"
         waiting, seen = now, {self.rank}
@@ -78,7 +79,8 @@ class Words:
             waiting, silent = Activity(word.text, tuple(word.waits_for)), dict(word.silent)
 
     def apart(self, now: Activity, number: int, name: str, ended: bool) -> str | None:
-        """Whether a rank that this one waits for has made another call in the place of its own, number ``number``."""
+        """The error where a rank that this one waits for made a call other than ``name`` as its call ``number``, if
+        any."""
         for other in now.waits_for if number else ():
             word = self.word(other)
             if word is not None and word.call == number and word.name != name:
@@ -98,14 +100,14 @@ class Words:
         return found if _is_cause(found, self.world) and found["rank"] != self.rank else None
 
     def word(self, rank: int) -> Word | None:
-        """The last word of ``rank``."""
+        """The last status of ``rank``."""
         found = self.read(f"now/{rank}")
         return Word(*found) if isinstance(found, list) else None
 
     def read(self, key: str) -> list | dict | None:  # type: ignore[type-arg]
         if not self.store.check([key]):
             return None
-        with contextlib.suppress(ValueError):  # whatever reaches the store may write there: no word of a rank's
+        with contextlib.suppress(ValueError):  # anything that reaches the store may write there: no rank's status
             value = json.loads(self.store.get(key))
             return value if isinstance(value, (list, dict)) else None
         return None
@@ -123,7 +125,7 @@ def some(values: Sequence[object], most: int = 8) -> str:
 
 
 def _is_cause(found: object, world: int) -> TypeGuard[dict[str, object]]:
-    """Whether ``found`` is what a rank of ``world`` writes that gives up: who, why, and with which exit code. Anything
-    else in its place ends nobody."""
+    """Whether ``found`` is a valid notice of rank failure: which rank of ``world``, why, and with which exit code. Any
+    other value stops no rank."""
     return isinstance(found, dict) and isinstance(found.get("rank"), int) and 0 <= found["rank"] < world and (
         isinstance(found.get("why"), str) and bool(found["why"])) and isinstance(found.get("code"), int)

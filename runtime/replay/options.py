@@ -1,4 +1,4 @@
-"""The options of a replay, its plan and its stages, checked before the other ranks are waited for."""
+"""The options of a replay, its plan and its stages, checked before waiting for the other ranks."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
 
 
 class ReplayError(ValueError):
-    """A replay that cannot begin, by a mistake of its user: one sentence."""
+    """A replay that cannot begin, because of a user's mistake: one sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TogetherOptions:
-    """How ranks run together, of one training or of several jobs; see :class:`ReplayOptions`."""
+    """How ranks run together, for one training or for several jobs; see :class:`ReplayOptions`."""
 
     timeout: float = 60.0
     time_scale: float = 1.0
@@ -41,13 +41,13 @@ class TogetherOptions:
     allow_other_model: bool = False
 
     def require_numbers(self) -> None:
-        """Raise :class:`ReplayError` for times that are none."""
+        """Raise :class:`ReplayError` for invalid times."""
         for option, value in (("--timeout", self.timeout), ("--time-scale", self.time_scale)):
             if not 0 < value < float("inf"):
                 raise ReplayError(f"{option} is {value}, it must be a number greater than 0")
 
     def require_saving(self) -> None:
-        """Raise :class:`ReplayError` for checkpoints that are nowhere, or never."""
+        """Raise :class:`ReplayError` for checkpoints without a folder, or never saved."""
         if self.checkpoint is None and (self.checkpoint_every or self.resume):
             raise ReplayError("--checkpoint-every and --resume need --checkpoint FOLDER")
         if self.checkpoint is not None and not (self.checkpoint_every or self.resume):
@@ -55,7 +55,7 @@ class TogetherOptions:
 
 
 def require_processes(name: str, what: str, ranks: int, arguments: Sequence[str], copies: str = "") -> None:
-    """Refuse a call of ``weft replay NAME ARGUMENTS`` outside ``torchrun``, and another number of processes than the
+    """Refuse a call of ``weft replay NAME ARGUMENTS`` outside ``torchrun``, and a number of processes other than the
     ``ranks`` of the plan, or the job."""
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         command = shlex.join(["torchrun", "--standalone", f"--nproc-per-node={ranks}", "-m", "weft", "replay", name,
@@ -67,13 +67,13 @@ def require_processes(name: str, what: str, ranks: int, arguments: Sequence[str]
 
 
 def on_rank_0(check: Callable[[], Checked]) -> Checked:
-    """What ``check`` gives. What it raises is said by rank 0 alone: the other ranks exit with 2 and print nothing."""
+    """The result of ``check``. Its error is reported by rank 0 alone: the other ranks exit with 2 and print nothing."""
     try:
         return check()
     except ValueError:
         if int(os.environ.get("RANK", "0")) == 0:
             raise
-        time.sleep(1)  # torchrun stops all ranks when the first one exits: let rank 0 speak
+        time.sleep(1)  # torchrun stops all ranks when the first one exits: let rank 0 report
         raise SystemExit(2) from None
 
 
@@ -82,25 +82,26 @@ class ReplayOptions(TogetherOptions):
     """How a plan is replayed; the same on all ranks.
 
     Either ``emulate``: blocks sleep for their predicted durations, and no model is run. Or ``stages``,
-    ``"module:function"`` or ``"file.py:function"``, where ``function(plan, rank)`` gives that rank's
+    ``"module:function"`` or ``"file.py:function"``, where ``function(plan, rank)`` returns that rank's
     :class:`~weft.runtime.interface.training.Training`, which runs on GPUs if this machine has one for each of its
-    ranks. A function with an argument named ``session`` is given the :class:`~weft.runtime.ranks.session.Session` too:
-    its :meth:`~weft.runtime.ranks.session.Session.group` is the process group of the layers of a stage on several
-    ranks. ``timeout`` is in seconds, for one instruction or one wait: past it every rank stops, says why, and exits
-    with 1. The measured timeline is written to ``timeline_path``. ``time_scale`` makes emulated time that many times as
-    long; a time unit that is not s, ms or us is emulated as a second. ``replicas`` copies of the plan train together,
-    each on its part of every batch. With ``paced``, no micro-batch begins before the plan has it begin
-    (:mod:`weft.runtime.execute.pacing`); otherwise all are there from the start.
+    ranks. A function with an argument named ``session`` also gets the :class:`~weft.runtime.ranks.session.Session`: its
+    :meth:`~weft.runtime.ranks.session.Session.group` is the process group of the layers of a stage on several ranks.
+    ``timeout`` is in seconds, for one instruction or one wait: past it every rank stops, says why, and exits with 1.
+    The measured timeline is written to ``timeline_path``. ``time_scale`` multiplies emulated time; a time unit that is
+    not s, ms or us is emulated as a second. ``replicas`` copies of the plan train together, each on its part of every
+    batch. With ``paced``, no micro-batch begins before the plan begins it (:mod:`weft.runtime.execute.pacing`);
+    otherwise all are there from the start.
 
     ``transport`` carries the messages: see :mod:`weft.runtime.transports`; by default NCCL on GPUs, else gloo.
-    ``reserve`` is in bytes: what a device has beyond its capacity in the problem, for messages that arrive early
+    ``reserve`` is in bytes: a device's memory beyond its capacity in the problem, for messages that arrive early
     (default: 1 GiB). Training is saved to the folder ``checkpoint`` after every ``checkpoint_every`` batches and after
-    the last; with ``resume`` it goes on from the newest checkpoint there, which must be whole by its checksums (without
-    it, a folder that holds one is refused); with ``unchecked`` also from one of an earlier weft, which has none.
+    the last; with ``resume`` it continues from the newest checkpoint there, which must be whole by its checksums
+    (without it, a folder with a checkpoint is refused); with ``unchecked`` also from one of an earlier weft, which has
+    none.
 
-    Stages that are not those of the plan are refused: unless ``allow_unsplit``, those of which the executor cannot
-    split the backward that the plan splits; unless ``allow_other_model``, those with other parameters, ties or values
-    between them than the plan's problem says (:mod:`weft.runtime.train.agreement`).
+    Stages that differ from the plan's are refused: unless ``allow_unsplit``, those whose backward the plan splits but
+    the executor cannot; unless ``allow_other_model``, those with other parameters, ties or values between them than the
+    plan's problem (:mod:`weft.runtime.train.agreement`).
     """
 
     emulate: bool = False
@@ -143,7 +144,7 @@ def _require_valid(name: str, options: ReplayOptions) -> None:
 
 
 def _require_ranks(name: str, plan: Plan, options: ReplayOptions) -> None:
-    """Refuse a call outside ``torchrun``, and another number of processes than the plan's."""
+    """Refuse a call outside ``torchrun``, and a number of processes other than the plan's."""
     copies = options.replicas > 1
     require_processes(name, "plan", len(plan.program.ranks) * options.replicas, [
         *(["--emulate"] if options.emulate else ["--stages", str(options.stages)]),
@@ -151,7 +152,7 @@ def _require_ranks(name: str, plan: Plan, options: ReplayOptions) -> None:
 
 
 def _require_consistent(options: ReplayOptions) -> None:
-    """Refuse options that mean nothing, or nothing together."""
+    """Refuse options that have no effect, or contradict each other."""
     if options.transport is not None:
         try:
             parse_transport(options.transport)
@@ -169,12 +170,12 @@ def _require_consistent(options: ReplayOptions) -> None:
 
 
 def seconds_in_unit(plan: Plan) -> float | None:
-    """What one of the plan's time units is in seconds; ``None`` if it says nothing in seconds."""
+    """The length of one of the plan's time units in seconds; ``None`` if it is not a unit of time."""
     return SECONDS.get(plan.problem.time_unit)
 
 
 def training_of(factory: str, plan: Plan, session: Session) -> Training:
-    """What the function that ``factory`` names gives for this rank. Raises
+    """The training of the function ``factory`` for this rank. Raises
     :class:`~weft.runtime.ranks.session.SessionError`."""
     from weft.runtime.ranks.session import SessionError
 

@@ -1,8 +1,8 @@
-"""A plan run for a few steps before anything is trained: what its blocks, its messages and its memory really come to.
+"""A plan run for a few steps before training: the real times of its blocks and messages, and its memory.
 
 All ranks run their instructions through the same executor as later, with the same transport, buffers and neighbours.
-Nothing is updated, no loss is looked at; whoever calls it keeps buffers, gradients and random state. After a first step
-that makes gradients and chooses kernels come some that are timed, or one whose memory is watched, which takes time.
+Nothing is updated, no loss is read; the caller saves and restores buffers, gradients and random state. After a first
+step that allocates gradients and chooses kernels come timed ones, or one with its memory recorded, which takes time.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from weft.runtime.replay.options import seconds_in_unit
 from weft.runtime.replay.run import Trainer
 from weft.runtime.transports.one_host.one_sided import releases
 
-#: Seconds that the timed steps may take together, and how many there are at least and at most; of a step that takes
-#: longer than :data:`LONG` seconds, one is timed. Where they differ by no more than the share :data:`ALIKE`, those of
-#: a quarter of these seconds are enough.
+#: Seconds that the timed steps may take together, and their least and most number; of a step that takes longer than
+#: :data:`LONG` seconds, one is timed. Where they differ by no more than the share :data:`ALIKE`, those of a quarter of
+#: these seconds are enough.
 WORTH, FEWEST, MOST, LONG, ALIKE = 1.0, 2, 6, 5.0, 0.03
 
 
 @dataclass(frozen=True)
 class StepMemory:
-    """Bytes by rank. ``peaks``: the most that were held in a step: weights, gradients, buffers, messages and what
-    blocks keep, without an optimizer's values. ``slots``: room for what is received. ``sends_at_once``: whether what a
-    rank sends is written to its receiver as soon as that has room for it; ``waiting``: results that wait for such room,
-    by the times of the plan, or by the median of steps that were timed where that is more."""
+    """Bytes by rank. ``peaks``: the peak memory of a step: weights, gradients, buffers, messages and what blocks keep,
+    without an optimizer's values. ``slots``: room for received messages. ``sends_at_once``: whether a rank's message is
+    written to its receiver as soon as that has room for it; ``waiting``: results that wait for such room, by the times
+    of the plan, or by the median of timed steps where that is more."""
 
     peaks: tuple[int, ...]
     slots: tuple[int, ...]
@@ -48,8 +48,8 @@ class StepMemory:
 
 @dataclass(frozen=True)
 class TimedSteps:
-    """Steps that were timed. ``share``: of the time that blocks took on a CPU, that in which their rank computed: the
-    least of all ranks'."""
+    """Timed steps. ``share``: of the time that blocks took on a CPU, the part in which their rank computed: the least
+    of all ranks'."""
 
     timelines: tuple[Timeline, ...]
     share: float = 1.0
@@ -62,8 +62,8 @@ class TimedSteps:
 
     @property
     def noise(self) -> float:
-        """By how many seconds the quickest of the steps took less than their median, the upper one of two: a difference
-        that means nothing."""
+        """By how many seconds the quickest of the steps was shorter than their median, the upper one of two: an
+        insignificant difference."""
         spans = sorted(timeline.makespan for timeline in self.timelines)
         return spans[len(spans) // 2] - spans[0]
 
@@ -72,7 +72,7 @@ class PlannedSteps:
     """Steps of ``plan`` on all ranks, with the stages of this rank in ``training``. All ranks make it, and call each
     method, together.
 
-    Raises :class:`~weft.runtime.ranks.session.SessionError` for stages that are not those of the plan.
+    Raises :class:`~weft.runtime.ranks.session.SessionError` for stages other than the plan's.
     """
 
     def __init__(self, plan: Plan, session: Session, training: Training) -> None:
@@ -83,7 +83,7 @@ class PlannedSteps:
         self.steps = 0
 
     def step(self) -> list[Measured]:
-        """One of them: what this rank did when."""
+        """Run one step: this rank's measured blocks."""
         self.trainer.begin(self.steps)
         return self._run()
 
@@ -95,8 +95,8 @@ class PlannedSteps:
         return found
 
     def timed(self, limit: float = math.inf) -> TimedSteps | None:
-        """Steps that are timed: as many as say what one takes, or that it takes more than ``limit`` seconds, as rank 0
-        has it, so that another plan has beaten this one. What was found is on rank 0."""
+        """Timed steps: enough to determine the time of one, or that it exceeds ``limit`` seconds, rank 0's value, so
+        that another plan has beaten this one. The result is on rank 0."""
         session, laps, spans, begun = self.session, list[list[Measured]](), list[float](), time.process_time()
         while not laps or not _is_enough(spans, limit):
             laps.append(found := self.step())
@@ -107,18 +107,18 @@ class PlannedSteps:
         computed = time.process_time() - begun if session.device.type == "cpu" else math.inf
         share = computed / max(sum(lap.end - lap.start for step in laps for lap in step), 1e-9)
         ranks = session.exchange((laps, share), "gathering what was measured")
-        session.watch.joined()  # what follows is planning again, and may take longer than a wait
+        session.watch.joined()  # planning follows, and may take longer than a wait
         unit = seconds_in_unit(self.plan) or 1.0
         return None if session.rank else TimedSteps(tuple(
             Timeline.of(self.plan, unit, [lap for own, _ in ranks for lap in own[i]]) for i in range(len(laps))),
             min(share for _, share in ranks))
 
     def memory(self, before: Sequence[Timeline] = ()) -> StepMemory:
-        """What is held in a further step. Steps ``before`` it, as rank 0 has them, say what may wait."""
+        """The memory of a further step. The results waiting for room follow from the steps ``before`` it, on rank 0."""
         executor, session = self.executor, self.session
         self.trainer.begin(self.steps)
         held = held_bytes(executor, self.trainer, self.training)
-        # A sum that is still under way where the profiler stops writes into memory that is no longer its own.
+        # A sum that is still under way when the profiler stops writes into memory that has been freed.
         with releases() as elsewhere:
             _, computed = memory_of(self._run, session.device, elsewhere)
         peaks, slots, at_once = zip(*session.exchange((
@@ -135,13 +135,13 @@ class PlannedSteps:
         return StepMemory(peaks, slots, all(at_once), waiting)
 
     def close(self) -> None:
-        """Give buffers and stages back."""
+        """Release buffers and stages."""
         self.executor.close()
         self.trainer.worker.close()
 
 
 def _is_enough(spans: Sequence[float], limit: float) -> bool:
-    """Whether timed steps of ``spans`` seconds say what a step takes, or that it takes more than ``limit``."""
+    """Whether timed steps of ``spans`` seconds determine the time of a step, or that it exceeds ``limit``."""
     least, seconds = min(spans), sum(spans)
     if len(spans) >= MOST or least > min(limit, LONG):
         return True
@@ -149,8 +149,8 @@ def _is_enough(spans: Sequence[float], limit: float) -> bool:
 
 
 def held_bytes(executor: Executor, trainer: Trainer, training: Training) -> int:
-    """Bytes of this rank's part that are there before a step begins: weights, buffers, gradients that are kept, and
-    room for messages, an optimizer's values where there is one."""
+    """Bytes of this rank's part before a step begins: weights, buffers, kept gradients, and room for messages, an
+    optimizer's values where there is one."""
     found: list[Tensor] = [tensor for parcel in executor.slots.values() for tensor in parcel.values()]
     found += trainer.gradients.kept
     found += executor.transport.staging

@@ -1,11 +1,10 @@
 """Replaying a plan: what ``weft replay plan.json`` does on each rank that ``torchrun`` starts.
 
-The step that ranks measured by themselves would make together, compared with the plan.
+The predicted common step of ranks that were measured alone, compared with the plan.
 
-Each block takes what it took when its rank ran by itself (on several ranks: what the slowest took), with its share of
-the executor's own time on its ranks; transfers take what the plan says; every rank keeps its order. The earliest times
-under these (:func:`weft.solver.timing.time_orders`) are the predicted step. Ranks that were not measured count as
-planned.
+Each block takes its measured time on its rank alone (on several ranks: the slowest's), with its share of the executor's
+own time on its ranks; transfers take their planned time; every rank keeps its order. The earliest times under these
+(:func:`weft.solver.timing.time_orders`) are the predicted step. Ranks that were not measured count as planned.
 """
 
 from __future__ import annotations
@@ -60,8 +59,8 @@ def replay(plan_path: str | os.PathLike[str], options: ReplayOptions) -> Replay 
 
 
 def _require_alike(session: Session, options: ReplayOptions) -> None:
-    """Raise :class:`~weft.runtime.ranks.session.SessionError` where ranks replay in another way. That the plan is the
-    same they see when they agree on messages."""
+    """Raise :class:`~weft.runtime.ranks.session.SessionError` where ranks' options differ. That the plan is the same is
+    checked when they agree on messages."""
     asked = ("transport", "emulate", "paced", "replicas", "time_scale", "checkpoint_every", "resume")
     session.agree_on({f"--{name.replace('_', '-')}": getattr(options, name) for name in asked},
                      "the options of the replay")
@@ -86,11 +85,11 @@ def _run(plan: Plan, session: Session, options: ReplayOptions) -> Replay | None:
 def replay_single_rank(plan_path: str | os.PathLike[str], ranks: Sequence[int] | None = None, *, stages: str,
                        device: str | None = None, repeats: int = 3, allow_unsplit: bool = False,
                        allow_other_model: bool = False) -> Prediction:
-    """Run ``ranks`` of the plan in ``plan_path`` (default: all), one after another, each by itself in this process.
+    """Run ``ranks`` of the plan in ``plan_path`` (default: all), one after another, each alone in this process.
 
     ``stages`` is as in :class:`~weft.runtime.replay.options.ReplayOptions`; ``device`` is ``"cpu"`` or ``"cuda"``, by
-    default what there is. Medians are over ``repeats`` steps. See :mod:`weft.runtime.replay.single_rank` for what is
-    run, :func:`predict` for what is made of it. Raises
+    default the GPU if there is one. Medians are over ``repeats`` steps. See :mod:`weft.runtime.replay.single_rank` for
+    the run, :func:`predict` for the prediction. Raises
     :class:`~weft.runtime.replay.options.ReplayError`, :class:`~weft.runtime.ranks.session.SessionError` or
     :class:`~weft.solver.io.entries.FormatError`.
     """
@@ -112,7 +111,7 @@ def replay_single_rank(plan_path: str | os.PathLike[str], ranks: Sequence[int] |
         with single_rank(plan, rank, where) as session:
             costs.append(measure_rank(plan, session, training_of(stages, plan, session), repeats,
                                       Allowed(allow_unsplit, allow_other_model)))
-        gc.collect()  # what this rank held, before the next one is built
+        gc.collect()  # this rank's memory, before the next rank is built
         if where.type == "cuda":
             torch.cuda.empty_cache()
     name = torch.cuda.get_device_name(where) if where.type == "cuda" else "a CPU, one thread"
@@ -121,8 +120,7 @@ def replay_single_rank(plan_path: str | os.PathLike[str], ranks: Sequence[int] |
 
 @dataclass(frozen=True, slots=True)
 class RankRow:
-    """One rank, measured by itself and planned: times in seconds, memory in bytes, ``None`` where the plan does not
-    say.
+    """One rank, measured alone and planned: times in seconds, memory in bytes, ``None`` where the plan does not say.
 
     ``busy``: the sum over its blocks. ``own``: the executor's own time in its row. ``update``: from its last block to
     the end of the optimizer's step. ``held``, ``peak`` (of the row) and ``peak_update``: see
@@ -142,8 +140,8 @@ class RankRow:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Ranks by themselves, and together: ``step`` is the predicted time of all blocks in seconds, ``planned`` the
-    plan's (both ``None`` if its time unit is no unit of time)."""
+    """Ranks alone, and together: ``step`` is the predicted time of all blocks in seconds, ``planned`` the plan's (both
+    ``None`` if its time unit is not a unit of time)."""
 
     device: str
     rows: tuple[RankRow, ...]
@@ -152,7 +150,7 @@ class Prediction:
     unmeasured: tuple[int, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The numbers as plain data."""
+        """The numbers as JSON values."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -172,7 +170,8 @@ class Prediction:
 
 
 def predict(plan: Plan, costs: Sequence[RankCost], device: str, seconds_per_unit: float | None) -> Prediction:
-    """What ``costs``, of some or all ranks of ``plan``, say about its step. ``seconds_per_unit``: of its time unit."""
+    """The prediction for a step of ``plan`` from ``costs`` of some or all of its ranks. ``seconds_per_unit``: of its
+    time unit."""
     problem = plan.problem
     rows = tuple(_row(plan, cost, seconds_per_unit) for cost in costs)
     unmeasured = tuple(sorted(set(range(len(problem.devices))) - {cost.rank for cost in costs}))
@@ -203,7 +202,7 @@ def _row(plan: Plan, cost: RankCost, seconds_per_unit: float | None) -> RankRow:
 
 
 def _planned_peak(plan: Plan, rank: int) -> int | None:
-    """The peak of the row as planned: what blocks hold and what is always held."""
+    """The planned peak of the row: blocks' memory and static memory."""
     static: Sequence[int] | None = plan.solver.get("static_memory")
     if plan.problem.memory_unit != "B" or static is None:
         return None

@@ -1,9 +1,9 @@
 """Running a plan with the other ranks: emulated, or once for each batch of a training.
 
-Where losses are sums and counts, gradients are those of the mean over what a batch counts
+Where losses are sums and counts, gradients are those of the mean over a batch's count
 (:mod:`weft.runtime.interface.counting`).
 
-What a replay found on all ranks, gathered on the first.
+The results of a replay on all ranks, gathered on the first.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 def run_emulated(plan: Plan, session: Session, seconds_per_unit: float, paced: bool = False) -> Replay | None:
     """Run ``plan`` once with emulated blocks; the result is on rank 0. ``paced``: no micro-batch begins before the plan
-    has it begin."""
+    begins it."""
     session.watch.doing("learning how long a short sleep lasts")
     executor = _executor(plan, session, Emulation(plan, seconds_per_unit, session.now),
                          pace=seconds_per_unit if paced else None)
@@ -48,7 +48,7 @@ def run_emulated(plan: Plan, session: Session, seconds_per_unit: float, paced: b
 
 @dataclass(frozen=True)
 class Trainer:
-    """What runs a training on one rank: the ``worker`` that computes, the ``gradients`` that are summed, and the
+    """Runs a training on one rank: the ``worker`` that computes, the ``gradients`` that are summed, and the
     ``averaging`` of losses that have counts."""
 
     worker: StageWorker
@@ -57,10 +57,10 @@ class Trainer:
 
     @classmethod
     def of(cls, plan: Plan, session: Session, training: Training, allowed: Allowed | None) -> Trainer:
-        """That of rank ``session.rank``. All ranks must make theirs together.
+        """The trainer of rank ``session.rank``. All ranks must make theirs together.
 
-        Raises :class:`~weft.runtime.ranks.session.SessionError` for stages that are not those of the plan, unless that
-        is ``allowed`` (:mod:`weft.runtime.train.agreement`).
+        Raises :class:`~weft.runtime.ranks.session.SessionError` for stages other than the plan's, unless ``allowed``
+        (:mod:`weft.runtime.train.agreement`).
         """
         try:
             require_signature(plan, training)
@@ -77,13 +77,13 @@ class Trainer:
         return self.worker.graph.has_backward
 
     def beside(self, plan: Plan, session: Session, training: Training, before: int, whole: int) -> Trainer:
-        """One that runs the same stages of parts of a batch (see :class:`~weft.runtime.train.worker.StageWorker`), of
-        other shapes, and adds to the same gradients. What stages hand on has other bytes than planned, so nothing of
-        them is held against the plan: they are those of this one."""
+        """A trainer of the same stages for parts of a batch (see :class:`~weft.runtime.train.worker.StageWorker`), of
+        other shapes, that adds to the same gradients. Its messages have other bytes than planned, so they are not
+        compared with the plan: its stages are this one's."""
         return Trainer(StageWorker(plan, session, training, before, whole), self.gradients, self.averaging)
 
     def begin(self, step: int, place: int = 0, count: int = 1, part: tuple[int, int] = (0, 1)) -> None:
-        """Batch ``step`` begins, number ``place`` of ``count`` whose gradients' mean is added up, or its part number
+        """Begin batch ``step``, number ``place`` of ``count`` whose gradients' mean is accumulated, or its part number
         ``part[0]`` of ``part[1]``: before the first of them gradients become zero. A plan without backward leaves
         gradients alone."""
         self.worker.begin(step)
@@ -95,8 +95,7 @@ class Trainer:
             self.gradients.clear()
 
     def end(self, session: Session, training: Training, step: int) -> float | None:
-        """Batch ``step`` has been computed: finish its gradients, then step the optimizer; where further batches are
-        to be added to them, neither.
+        """Finish the gradients of batch ``step``, then step the optimizer; neither if further batches will add to them.
 
         Returns the norm of the gradients before clipping (``None`` without clipping). Raises
         :class:`~weft.runtime.ranks.health.RunError` if a loss is not finite, or a batch counts nothing.
@@ -124,8 +123,8 @@ def run_training(plan: Plan, session: Session, training: Training, checkpoints: 
                  paced: bool = False, allowed: Allowed | None = None) -> Replay | None:
     """Run ``plan`` for each batch of ``training``, stepping its optimizer; the result is on rank 0.
 
-    With ``checkpoints``, training is saved, and resumed where they say so. ``paced``: no micro-batch begins before the
-    plan has it begin. Raises what :meth:`Trainer.of` and :meth:`Trainer.end` do.
+    With ``checkpoints``, training is saved, and resumed if they say so. ``paced``: no micro-batch begins before the
+    plan begins it. Raises the errors of :meth:`Trainer.of` and :meth:`Trainer.end`.
 
     After each batch every parameter's gradient is that of the mean loss over the whole batch, over all replicas; with
     :class:`~weft.runtime.interface.optim.AdamA` it has been folded into the optimizer's moments and freed instead.
@@ -152,7 +151,8 @@ def run_training(plan: Plan, session: Session, training: Training, checkpoints: 
 
 
 def _require_optimizer(training: Training) -> None:
-    """Raise :class:`~weft.runtime.ranks.session.SessionError` for one that would not train this rank's stages."""
+    """Raise :class:`~weft.runtime.ranks.session.SessionError` for an optimizer that would not train this rank's
+    stages."""
     if training.optimizer is None:
         return
     own = [p for module in training.stages.values() for p in module.parameters() if p.requires_grad]
@@ -174,27 +174,26 @@ def _executor(plan: Plan, session: Session, worker: Worker, reduce: Callable[[Re
 
 
 class Averaging:
-    """Sums the counts of what has been computed over all ranks of all replicas. All ranks call it together."""
+    """Sums the counts of losses over all ranks of all replicas. All ranks call it together."""
 
     def __init__(self) -> None:
         self._counted: bool | None = None  # whether losses have counts: known to all after the first batch
-        self._behind = 0.0  # what has been counted of the batches whose gradients are added up
+        self._behind = 0.0  # the count of the batches whose gradients are accumulated
 
     @property
     def is_counted(self) -> bool:
-        """Whether losses were found to have counts."""
+        """Whether losses have counts."""
         return bool(self._counted)
 
     def begin(self) -> None:
-        """Gradients have become zero."""
+        """Restart the count: gradients have become zero."""
         self._behind = 0.0
 
     def end(self, worker: StageWorker, session: Session, step: int) -> float | None:
-        """Batch ``step``, or a part of it, has been computed by ``worker``: by what to multiply the gradients of all
-        batches since :meth:`begin`, so that they are those of the mean over what these have counted; ``None`` where
-        losses are means.
+        """After batch ``step``, or a part of it, by ``worker``: the factor that makes the gradients of all batches
+        since :meth:`begin` those of the mean over their count; ``None`` where losses are means.
 
-        Raises :class:`~weft.runtime.ranks.health.RunError` for a batch that counts nothing.
+        Raises :class:`~weft.runtime.ranks.health.RunError` for a batch with a count of 0.
         """
         mine = worker.is_counted
         if self._counted is None:
@@ -220,8 +219,8 @@ _KIND = {True: "a sum and a count", False: "one number"}
 
 @dataclass(frozen=True)
 class Replay:
-    """What a replay found: the timeline of its last batch, that held against the plan (``None`` if the problem's time
-    unit says nothing in seconds), and for each batch its mean loss (none if no stage gives one) and the norm of its
+    """The result of a replay: the timeline of its last batch, its comparison with the plan (``None`` if the problem's
+    time unit is not a unit of time), and for each batch its mean loss (none if no stage gives one) and the norm of its
     gradient before clipping (none without clipping). With replicas of a plan, the timeline is the first one's.
     ``latencies`` are those of its micro-batches, where they were paced."""
 
@@ -247,10 +246,10 @@ class Replay:
 
 def gather_replay(plan: Plan, session: Session, seconds_per_unit: float | None, measured: Sequence[Measured],
                   losses: Sequence[float] = (), norms: Sequence[float] = (), paced: bool = False) -> Replay | None:
-    """What all ranks found, on process 0; ``None`` elsewhere. All ranks of all replicas must call it together.
+    """The results of all ranks, on process 0; ``None`` elsewhere. All ranks of all replicas must call it together.
 
     ``measured`` are this rank's blocks in the last batch, ``losses`` its parts of each batch's mean loss.
-    ``seconds_per_unit``: what one of the plan's time units lasts; ``None`` if that is not known.
+    ``seconds_per_unit``: the length of one of the plan's time units; ``None`` if unknown.
     """
     found = session.gather((measured, losses))
     if found is None:

@@ -1,12 +1,12 @@
-"""One rank of a plan on one device, without the others: real stages, real memory, messages made here.
+"""One rank of a plan on one device, without the others: real stages, real memory, artificial messages.
 
-The rank's instructions run as they do among its peers, through the same executor and with the same buffers, except that
-nothing is ever waited for: what a neighbour would have sent lies in its slot from the start, as random numbers of the
-right shape, and what is sent goes nowhere (but is kept as long as a transfer may take, so that memory is that of a
-run). Collectives of stages on several ranks, and sums of tied parameters, end at once and change nothing. So losses and
-weights mean nothing, times and memory do.
+The rank's instructions run as they do among its peers, through the same executor and with the same buffers, but nothing
+is ever waited for: a neighbour's message is in its slot from the start, as random numbers of the right shape, and sends
+go nowhere (but are kept as long as a transfer may take, so that memory is that of a run). Collectives of stages on
+several ranks, and sums of tied parameters, end at once and change nothing. So losses and weights are meaningless, times
+and memory are not.
 
-A run is one step to warm up, ``repeats`` timed ones, and one whose memory is watched; each ends with the optimizer's
+A run is one warm-up step, ``repeats`` timed ones, and one with its memory recorded; each ends with the optimizer's
 update.
 """
 
@@ -42,13 +42,13 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class RankCost:
-    """What one rank's part of a step costs on its device.
+    """The cost of one rank's part of a step on its device.
 
     ``durations``: per block, the median in seconds over all micro-batches of all timed steps. ``span``: the median time
-    from the start of the first block to the end of the last, with nothing to wait for; ``own``: what of it no
-    block accounts for, the executor's own. ``update``: seconds from the last block to the end of the optimizer's step.
-    Bytes: ``held`` between steps (weights, gradients, optimizer state, buffers for messages), ``peak`` the most at once
-    while the instructions run, with what is held; ``peak_update`` the same after it, until the end of the step.
+    from the start of the first block to the end of the last, without waits; ``own``: the part of it outside all blocks,
+    the executor's own. ``update``: seconds from the last block to the end of the optimizer's step. Bytes: ``held``
+    between steps (weights, gradients, optimizer state, buffers for messages), ``peak`` the most at once while the
+    instructions run, including that; ``peak_update`` the same after it, until the end of the step.
     """
 
     rank: int
@@ -74,7 +74,7 @@ class _SingleRank(Session):
 
 @contextmanager
 def single_rank(plan: Plan, rank: int, device: torch.device) -> Iterator[Session]:
-    """The session of ``rank`` as the only process. Its process groups exist, and their collectives do nothing."""
+    """The session of ``rank`` as the only process, with process groups whose collectives do nothing."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     world = len(plan.program.ranks)
@@ -91,7 +91,7 @@ def single_rank(plan: Plan, rank: int, device: torch.device) -> Iterator[Session
 
 
 class _Over:
-    """A transfer that is over, but keeps what was sent until it is waited for."""
+    """A finished transfer, which keeps its parcel until it is waited for."""
 
     def __init__(self, parcel: Parcel | None = None) -> None:
         self._parcel = parcel
@@ -111,7 +111,7 @@ class _Neighbours:
         self._slots = {landing: view(memory[landing.slot], landing.layout) for landing in table.receives}
         for parcel in self._slots.values():
             for tensor in parcel.values():
-                if tensor.is_floating_point():  # whole numbers stay 0, which is an index into anything
+                if tensor.is_floating_point():  # integers stay 0, a valid index into anything
                     tensor.normal_(0.0, 0.02)
 
     @property
@@ -137,16 +137,16 @@ class _Neighbours:
 
 def _own_table(plan: Plan, session: Session, worker: Worker,
                reads: Callable[[Work], Iterable[Work]]) -> Sequence[BufferTable]:
-    """This rank's table in place of every rank's: the others' are not read."""
+    """This rank's table in place of every rank's: the others are not read."""
     return [rank_table(plan, session.rank, worker, reads)] * session.world
 
 
 def measure_rank(plan: Plan, session: Session, training: Training, repeats: int = 3,
                  allowed: Allowed | None = None) -> RankCost:
-    """Run the instructions of ``session.rank`` by itself and measure them; ``session`` is that of :func:`single_rank`.
+    """Run the instructions of ``session.rank`` alone and measure them; ``session`` is that of :func:`single_rank`.
 
     Raises :class:`~weft.runtime.ranks.session.SessionError` if ``training`` does not fit the plan, and that is not
-    ``allowed``, or the device is too small.
+    ``allowed``, or the device has too little memory.
     """
     try:
         return _RankAlone(plan, session, training, allowed or Allowed()).measured(repeats)
@@ -198,7 +198,7 @@ class _RankAlone:
             self.gradients.step()
 
     def _held(self) -> int:
-        """Bytes that are there between two steps."""
+        """Resident bytes between two steps."""
         self.gradients.clear()
         device = self.session.device
         if device.type == "cuda":

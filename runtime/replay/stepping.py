@@ -1,4 +1,4 @@
-"""A plan run one batch at a time, as a loop of the user's asks for it, who steps the optimizer too."""
+"""A plan run one batch at a time, in a user's own loop, which steps the optimizer too."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ from weft.runtime.replay.run import Replay, Trainer, gather_replay
 from weft.runtime.train.agreement import Allowed
 from weft.runtime.train.worker import StageWorker
 
-#: Batches that all ranks begin at one moment, so that their times can be held against the plan: with what is made in
-#: the first one, and some without.
+#: Batches that all ranks begin at one moment, so that their times can be compared with the plan: the first, with its
+#: allocations, and some without.
 TOGETHER = range(4)
-#: Of how many steps, the last ones, the median time is told: a long training keeps no more.
+#: The median time of a step is of this many last ones: a long training keeps no more.
 KEPT = 1000
 THEIRS = "running the script's own code between two steps"
 
 
 class Running:
-    """A plan made ready to run with stages of this rank. ``weight``: the share of the batch that it runs now."""
+    """A plan ready to run with this rank's stages. ``weight``: the share of the batch in its next run."""
 
     def __init__(self, trainer: Trainer, plan: Plan, session: Session) -> None:
         self.trainer, self.weight, self.times = trainer, 1.0, 0
         self.executor = Executor(plan, session, trainer.worker, reduce=trainer.gradients.start)
 
     def run(self, together: bool = False) -> list[Measured]:
-        """Once; the first time all ranks begin together."""
+        """Run it once; the first time all ranks begin together."""
         self.trainer.worker.weight = self.weight
         self.times += 1
         return self.executor.run(together=together or self.times == 1)
 
     def close(self) -> None:
-        """Give buffers and modules back."""
+        """Release buffers and modules."""
         self.executor.close()
         self.trainer.worker.close()
 
 
 class Stepping:
-    """Rank ``session.rank`` of ``plan`` with ``training``, whose optimizer is left out.
+    """Rank ``session.rank`` of ``plan`` with ``training``, without its optimizer.
 
     All ranks make theirs together, and call :meth:`step` and :meth:`replay` together. Raises
-    :class:`~weft.runtime.ranks.session.SessionError` for stages that are not those of the plan.
+    :class:`~weft.runtime.ranks.session.SessionError` for stages other than the plan's.
     """
 
     def __init__(self, plan: Plan, session: Session, training: Training, allowed: Allowed | None = None) -> None:
@@ -61,15 +61,15 @@ class Stepping:
         self.plan = self.trainer.gradients.plan
         self.running = [Running(self.trainer, self.plan, session)]
         self.steps, self.norm = 0, None  # type: int, float | None
-        #: ``added``: how many batches have been added up of those that are to be.
+        #: ``added``: the number of batches accumulated so far.
         self.added, self._batches, self._behind = 0, 1, 0
         self._measured: list[list[Measured]] = []
         self._seconds: deque[float] = deque(maxlen=KEPT)
         self._tellers: dict[int, int] | None = None  # by process that has losses: its number in torch.distributed
-        self._telling: dist.Work | None = None  # what this rank has told last
+        self._telling: dist.Work | None = None  # this rank's last broadcast
 
     def beside(self, plan: Plan, training: Training, before: int, whole: int) -> Running:
-        """What runs ``plan`` on micro-batches of another shape: those behind the first ``before`` of ``whole``. All
+        """A runner of ``plan`` for micro-batches of another shape: those behind the first ``before`` of ``whole``. All
         ranks make it together."""
         plan = plan.sharing(self.plan.shared)
         found = Running(self.trainer.beside(plan, self.session, training, before, whole), plan, self.session)
@@ -77,8 +77,8 @@ class Stepping:
         return found
 
     def step(self, parts: Sequence[Running] = ()) -> float:
-        """Run one batch, in ``parts`` where these are given (:meth:`beside`). Afterwards parameters have the gradients
-        of its mean loss, which is returned on every rank; of several batches (:meth:`accumulate`) after the last.
+        """Run one batch, in ``parts`` where given (:meth:`beside`). Afterwards parameters have the gradients of its
+        mean loss, which is returned on every rank; of several batches (:meth:`accumulate`) after the last.
 
         Raises :class:`~weft.runtime.ranks.health.RunError` if a loss is not finite.
         """
@@ -103,11 +103,11 @@ class Stepping:
         return loss if len(parts) == 1 else mean / counted if counted else mean
 
     def accumulate(self, batches: int) -> None:
-        """From here on gradients are the mean over ``batches`` batches, ready after the last of them."""
+        """From now on gradients are the mean over ``batches`` batches, ready after the last of them."""
         self.added, self._batches = 0, batches
 
     def go_on(self, behind: int, seed: int | None) -> None:
-        """The next batch is number ``behind`` of a training; with ``seed``, its random operators draw from that."""
+        """The next batch is number ``behind`` of a training; ``seed``, if any, seeds its random operators."""
         self._behind = behind - self.steps
         if seed is not None:
             for running in self.running:
@@ -120,22 +120,22 @@ class Stepping:
         return statistics.median(self._seconds) if self._seconds else None
 
     def replay(self) -> Replay | None:
-        """What a batch took that all ranks began together, beside the plan; on process 0. Of several behind the first,
-        it is the median one."""
+        """A batch that all ranks began together, compared with the plan; on process 0. Of several after the first, the
+        median one."""
         counted = self._measured[1:] or self._measured or [[]]
         found = [replay for measured in counted if (replay := gather_replay(
             self.plan, self.session, seconds_in_unit(self.plan), measured)) is not None]
         return sorted(found, key=lambda replay: replay.timeline.makespan)[(len(found) - 1) // 2] if found else None
 
     def close(self) -> None:
-        """Give buffers and modules back."""
+        """Release buffers and modules."""
         if self._telling is not None:
             self._telling.wait()
         for running in reversed(self.running):
             running.close()
 
     def _everywhere(self, worker: StageWorker) -> float:
-        """The mean over the copies of what the ranks that have losses tell; these wait for each other alone."""
+        """The mean over the copies of the losses of the ranks that have any; only these wait for each other."""
         session = self.session
         if self._tellers is None:
             told = session.everywhere((worker.own_losses != [], session.place(session.rank)), "asking who has losses")

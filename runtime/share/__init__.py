@@ -1,6 +1,6 @@
-"""How do several jobs run beside each other, in the order that a plan has them share its ranks?
+"""How do several jobs share the ranks of a plan, in the plan's order?
 
-In: a plan with jobs, and for each job a function that gives its stages. Out: every job's losses, as they are where it
-runs alone, and the time that all took together. Each job has processes of its own: one that ends, fails or is killed
+In: a plan with jobs, and for each job a function that returns its stages. Out: every job's losses, the same as when it
+runs alone, and the time that all took together. Each job has its own processes: one that ends, fails or is killed
 leaves the others running. On CPUs, over gloo.
 """

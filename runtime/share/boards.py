@@ -1,9 +1,9 @@
-"""What is known of turns, in one place for all who take them.
+"""The state of turns, in one place for all processes that take them.
 
-A board is a row of numbers and a lock, in a file that each process maps into its memory; each holds a lock of the
-operating system on a file of its own, which comes free when it ends, however it ends: so the others learn of a process
-that was killed, and no number is left to guess whose it was. A process that is stopped, and not ended, keeps its turn:
-who waits for it says so.
+A board is a row of numbers and a lock, in a file that each process maps into its memory. Each process also holds an
+operating system lock on a file of its own, which is released when it ends, however it ends: so the others detect a
+killed process, and never have to guess whose turn was lost. A process that is stopped, and has not ended, keeps its
+turn; its waiters report that.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-#: What the board says of a job on this rank: its process has not come, runs, or has ended.
+#: A job's state on this rank: its process has not come, runs, or has ended.
 ABSENT, HERE, GONE = 0, 1, 2
-#: Seconds between two looks at a board: the first, the longest, and between two looks at whether
-#: another process still runs.
+#: Seconds between two polls of a board: the first, the longest, and between two checks whether another process still
+#: runs.
 _FIRST, _LONGEST, _ALIVE = 5e-5, 1e-3, 0.05
 _HEAD = 32  # bytes before the numbers
 
 
 class FileBoard:
-    """A board for the processes of several ``jobs`` on one rank, in the file ``path``; ``digest`` says of which plan.
-    Its numbers, ``cells``, may be looked at and changed under :meth:`locked` only.
+    """A board for the processes of several ``jobs`` on one rank, in the file ``path``; ``digest`` identifies the plan.
+    Its numbers, ``cells``, may be read and changed under :meth:`locked` only.
 
-    A job of which no process has come within ``patience`` seconds counts as gone. Where nothing changes for
-    ``told_after`` seconds, who waits says on standard error for whom, and again after as long. Whoever cannot hold the
-    board within ``within`` seconds, as a process is stopped that does, gets a ``TimeoutError``.
+    A job without a process within ``patience`` seconds counts as gone. A waiter reports on standard error whom it waits
+    for after ``told_after`` seconds without a change, and again after as long. A process that cannot lock the board
+    within ``within`` seconds, because the lock's owner is stopped, gets a ``TimeoutError``.
 
-    Raises ``ValueError`` for a file that is of another plan.
+    Raises ``ValueError`` for a file of another plan.
     """
 
     def __init__(self, path: Path, count: int, digest: str, jobs: Sequence[str], patience: float, *,
                  told_after: float = 60.0, within: float = math.inf) -> None:
         self.path, self.jobs, self.patience, self.told_after, self.within = path, jobs, patience, told_after, within
         self._mark = digest.encode()[:_HEAD].ljust(_HEAD)
-        self._thread = threading.RLock()  # the file's lock is the process's, not the thread's
+        self._thread = threading.RLock()  # the file's lock is per process, not per thread
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         self._alive: int | None = None
         self._own: int | None = None
         self._waiting_since: dict[int, float] = {}
         size = _HEAD + 8 * count
         with self._file_locked():
-            if not any(os.pread(self._file, _HEAD, 0)):  # new, or of one that was killed before the next two lines
+            if not any(os.pread(self._file, _HEAD, 0)):  # new, or left by a process killed before the next two lines
                 os.ftruncate(self._file, size)
                 os.pwrite(self._file, self._mark, 0)
             same = os.fstat(self._file).st_size == size and os.pread(self._file, _HEAD, 0) == self._mark
@@ -60,7 +60,7 @@ class FileBoard:
         self.cells = memoryview(self._memory)[_HEAD:].cast("q")
 
     def hold(self, job: int) -> None:
-        """This process is the one of ``job``, until it ends. Raises ``ValueError`` where another one is."""
+        """Register this process as that of ``job``, until it ends. Raises ``ValueError`` if there is one already."""
         self._own, self._alive = job, os.open(self._alive_path(job), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.lockf(self._alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -70,7 +70,7 @@ class FileBoard:
                              "own") from None
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release the board."""
         self.cells.release()
         self._memory.close()
         os.close(self._file)
@@ -79,13 +79,13 @@ class FileBoard:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the board."""
+        """Lock the board."""
         with self._thread, self._file_locked():
             yield
 
     def wait(self, blockers: Callable[[], Collection[int]]) -> Collection[int]:
-        """With the board held: let others change it, then hold it again. Gives those of ``blockers``, jobs by number,
-        that have gone without a word."""
+        """With the board locked: release it until others change it, then lock it again. Returns those of ``blockers``,
+        jobs by number, whose processes have died silently."""
         pause, looked, told = _FIRST, time.monotonic(), time.monotonic()
         before = bytes(self.cells)
         while True:
@@ -113,7 +113,7 @@ class FileBoard:
 
     def _is_gone(self, job: int) -> bool:
         state = self.cells[len(self.cells) - len(self.jobs) + job]
-        if state == HERE:  # to open and close one's own file would let go of its lock
+        if state == HERE:  # opening and closing the process's own file would release its lock
             return job != self._own and self._is_free(self._alive_path(job))
         if state == ABSENT:
             since = self._waiting_since.setdefault(job, time.monotonic())
@@ -139,7 +139,8 @@ class FileBoard:
         return self.path.with_suffix(f".{job}.alive")
 
     def _take(self) -> None:
-        """Lock the file. Nobody keeps it for longer than a look, unless stopped just then: so looks are enough."""
+        """Lock the file. No process keeps the lock for longer than a moment, unless stopped just then: so polling
+        suffices."""
         began, pause = time.monotonic(), _FIRST
         told = began
         while True:

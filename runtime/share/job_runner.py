@@ -1,8 +1,8 @@
-"""One job's training among others on a rank: what it computes waits for its turn, and a fault of it is its own.
+"""One job's training among others on a rank: its computation waits for its turn, and its faults stay its own.
 
-All ranks of a job say whether it is well there before they do anything together that one of them might not come to.
-Where it is not, it is over on all of them: no rank is left in a collective that another one never comes to, and the
-other jobs go on.
+All ranks of a job report whether it is healthy there before any common operation that one of them might not reach. If
+it is not, it is over on all of them: no rank is left in a collective that another one never reaches, and the other jobs
+go on.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """``seconds``: what one of the plan's time units lasts at least, 0 where blocks last as long as they take.
-    ``stopped_by``: a file whose coming ends the job. ``checkpoints``: where it is saved. ``tell``: is given each batch
-    and its loss on this rank."""
+    """``seconds``: the least length of one of the plan's time units, 0 where blocks take their own time.
+    ``stopped_by``: a file whose appearance ends the job. ``checkpoints``: where it is saved. ``tell``: called with each
+    batch and its loss on this rank."""
 
     seconds: float = 0.0
     allowed: Allowed | None = None
@@ -48,9 +48,9 @@ class RunOptions:
 class JobRunner(ABC):
     """The training of ``job`` on one rank. All its ranks make theirs together, in one order of jobs.
 
-    ``held``: per block, the devices of this rank that it holds. ``began``: per block that ran, its number and when it
-    began, on the clock of all ranks. Raises :class:`~weft.runtime.ranks.session.SessionError` for stages that are not
-    those of the plan.
+    ``held``: per block, the devices of this rank that it occupies. ``began``: per block that ran, its number and start,
+    on the clock of all ranks. Raises :class:`~weft.runtime.ranks.session.SessionError` for stages other than the
+    plan's.
     """
 
     executor: Executor
@@ -64,8 +64,8 @@ class JobRunner(ABC):
         self.computing = sorted({device for devices in held.values() for device in devices})  # where passes run
         self.losses: list[float] = []
         self.began: list[tuple[str, int, float]] = []
-        self.fault: tuple[float, str] | None = None  # when and why it ended before its last batch, on this rank
-        self.broken: BaseException | None = None  # what this process cannot go on after
+        self.fault: tuple[float, str] | None = None  # when and why it ended early, on this rank
+        self.broken: BaseException | None = None  # an error that ends this process
         saved = options.checkpoints
         self.first = 0 if saved is None else saved.restore(job.plan, session, training)
         self.step = self.first
@@ -74,14 +74,14 @@ class JobRunner(ABC):
 
     @abstractmethod
     def threads(self) -> Sequence[threading.Thread]:
-        """What runs it, not started yet."""
+        """Its threads, not started yet."""
 
     @abstractmethod
     def batch(self) -> bool:
-        """Run batch :attr:`step`; False where the job is over."""
+        """Run batch :attr:`step`; False if the job is over."""
 
     def compute(self) -> None:
-        """Run one batch after another, on a thread of its own."""
+        """Run one batch after another, in its own thread."""
         try:
             for step in range(self.first, self.training.steps):
                 self.step = step
@@ -97,31 +97,31 @@ class JobRunner(ABC):
             self.session.watch.rest()
 
     def give_up(self, error: BaseException) -> None:
-        """This process cannot go on after ``error``."""
+        """End this process's work after ``error``."""
         self.broken = error
         self.fail(error)
 
     def close(self) -> None:
-        """Give the modules back."""
+        """Release the modules."""
         self.executor.close()
         self.trainer.worker.close()
 
     @property
     def has_losses(self) -> bool:
-        """Whether anything is trained on, or told."""
+        """Whether it has losses."""
         return self.trainer.worker.wiring.has_losses
 
     # -- turns ---------------------------------------------------------------------------------------------------------
 
     def begin(self, name: str, number: int) -> float:
-        """Wait for the turn of the block ``name`` on ``number`` of this run; gives when it came."""
+        """Wait for the turn of the block ``name`` on ``number`` of this run; returns when it began."""
         self.session.watch.rest()
         self.turns.take((self.job.name, name, number), self.held[name])
         self.session.doing(f"running {name} in step {self.step}")
         return self.session.now()
 
     def end(self, name: str, number: int, begun: float, *, waits: bool = True) -> None:
-        """The block ``name``, which ``begun`` then, is done: after its planned time at least, if it ``waits``."""
+        """End the block ``name``, which began at ``begun``: after its planned time at least, if it ``waits``."""
         try:
             if waits:
                 sleep_until(begun + self.job.durations[name] * self.options.seconds, self.session.now)
@@ -133,7 +133,7 @@ class JobRunner(ABC):
     # -- what is well --------------------------------------------------------------------------------------------------
 
     def fail(self, error: BaseException | str) -> None:
-        """This rank has a fault: what it was, unless it had one before."""
+        """Record this rank's fault, unless it already has one."""
         if isinstance(error, BaseException):
             message = (str(error) or "no message").splitlines()[0]
             error = f"{type(error).__name__} in step {self.step}: {message:.300}"
@@ -142,29 +142,29 @@ class JobRunner(ABC):
             self._changed.notify_all()
 
     def all_well(self, what: str, group: dist.ProcessGroup | None) -> bool:
-        """Whether no rank of ``group`` has a fault of this job, and none was told to stop it."""
+        """Whether no rank of ``group`` has a fault of this job, nor a request to stop it."""
         stopped_by = self.options.stopped_by
         if self.fault is None and stopped_by is not None and stopped_by.exists():
             self.fail(f"stopped by {stopped_by}")
         return self.all_say(self.fault is None, what, group)
 
     def all_say(self, well: bool, what: str, group: dist.ProcessGroup | None) -> bool:
-        """Whether all ranks of ``group`` say ``well``."""
+        """Whether all ranks of ``group`` report ``well``."""
         said = torch.tensor([well], dtype=torch.int32)
         self.session.watch.doing(f"waiting for the other ranks before {what} of job {self.job.name}")
         dist.all_reduce(said, op=dist.ReduceOp.MIN, group=group)
         return bool(said.item())
 
     def may_save(self, well: bool, step: int, group: dist.ProcessGroup | None) -> bool:
-        """Whether batch ``step`` ended ``well`` on all ranks of ``group``, where it is to be saved: one with a fault
-        does not come to what all do together there."""
+        """Whether batch ``step`` ended ``well`` on all ranks of ``group``, if it is to be saved: a rank with a fault
+        does not reach the common saving."""
         checkpoints = self.options.checkpoints
         return checkpoints is None or not checkpoints.due(self.training, step) or self.all_say(
             well, f"saving batch {step}", group)
 
     def save(self, step: int) -> None:
-        """Save the training after batch ``step``, if that is due. Where it cannot be, this process ends: its other
-        ranks wait for it in what they do together."""
+        """Save the training after batch ``step``, if due. On failure this process ends, since its other ranks wait for
+        it in collectives."""
         if self.options.checkpoints is None:
             return
         try:
@@ -176,13 +176,13 @@ class JobRunner(ABC):
         """The block ``name`` on ``number`` of this run is done."""
 
     def add(self, loss: float) -> None:
-        """The batch ``step`` has this ``loss`` here."""
+        """Record the ``loss`` of batch :attr:`step` here."""
         self.losses.append(loss)
         self.options.tell(self.step, loss)
 
 
 class WorkerInTurn:
-    """A worker of ``runner`` whose passes wait for their turn."""
+    """A worker of ``runner`` whose passes wait for their turns."""
 
     def __init__(self, worker: StageWorker, runner: JobRunner) -> None:
         self.worker, self.runner = worker, runner

@@ -1,10 +1,10 @@
-"""Every job of a plan in processes of its own on this machine: one that is killed is the only one that ends.
+"""Every job of a plan in its own processes on this machine: if one is killed, only its job ends.
 
-A process a rank of each job, with a rendezvous, process groups and a watchdog of the job's own; on each rank the jobs'
+A process per rank of each job, with the job's own rendezvous, process groups and watchdog; on each rank the jobs'
 processes take turns over a board in shared memory (:mod:`weft.runtime.share.boards`). This process starts them, waits,
-and puts together what they came to.
+and collects their results.
 
-A process that is stopped and not ended (SIGSTOP) is ended after half of the timeout, as others wait for its turns.
+A process that is stopped without ending (SIGSTOP) is killed after half of the timeout, as others wait for its turns.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from weft.runtime.share.replay import (
 )
 from weft.runtime.share.stages_plan import JobPlan
 
-#: Seconds for which a board may be held by another process until this one looks after the others again.
+#: Seconds to wait for a board locked by another process before this one checks the others again.
 _WITHIN = 0.5
-#: Seconds that the processes of a job have to say what they were at, once one of them was killed.
+#: Seconds that the processes of a job have to report their activity, once one of them was killed.
 _REST = 3.0
-_ERRORS = 2  # standard error: what jobs print is not this process's output
+_ERRORS = 2  # standard error: jobs' output is not this process's output
 _STOPS = (signal.SIGTERM, signal.SIGHUP)
-_TURNS = "weft-turns"  # what the names of folders of turns begin with
+_TURNS = "weft-turns"  # prefix of the folders of turns
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def replay_in_processes(plan_path: str | os.PathLike[str], options: SharedOption
                         beside: Callable[[Sequence[JobWorker], Path], None] | None = None) -> SharedRun:
     """Run the jobs of the plan in ``plan_path``, each in its own processes on this machine, until all have ended.
 
-    A job of which a process ends early, however, is over on all its ranks; the others go on, with the same losses.
+    A job with a process that ends early, however, is over on all its ranks; the others go on, with the same losses.
     ``beside`` is called with the running processes and the folder of their turns. Raises
     :class:`~weft.runtime.replay.options.ReplayError` or :class:`~weft.solver.io.entries.FormatError` for a mistake of
     the user.
@@ -86,7 +86,7 @@ def replay_in_processes(plan_path: str | os.PathLike[str], options: SharedOption
 
 @contextmanager
 def _workers(name: str, jobs: Sequence[JobPlan], options: SharedOptions, folder: Path) -> Iterator[list[JobWorker]]:
-    """The processes of all jobs; none is left behind."""
+    """The processes of all jobs; all are ended at the end of the block."""
     places, starts = [], []
     ports: set[int] = set()
     for job in jobs:
@@ -102,17 +102,16 @@ def _workers(name: str, jobs: Sequence[JobPlan], options: SharedOptions, folder:
 
 
 def _stop(number: int) -> NoReturn:
-    """SIGTERM and SIGHUP are taken for Ctrl-C: no process and no folder is left."""
+    """Handle SIGTERM and SIGHUP like Ctrl-C: no process and no folder is left."""
     for each in _STOPS:
-        signal.signal(each, signal.SIG_IGN)  # what is left to do takes no time
+        signal.signal(each, signal.SIG_IGN)  # the cleanup takes no time
     raise KeyboardInterrupt
 
 
 def _wait(plan: Plan, jobs: tuple[JobPlan, ...], workers: Sequence[JobWorker], folder: Path, timeout: float
           ) -> Mapping[tuple[str, int], tuple[float, int]]:
-    """When each process ended, and with which code. Whatever turns it had come free: it may have ended before it could
-    say that it was there. One that is stopped for half of ``timeout`` is ended, before others that wait for its turns
-    give up."""
+    """When each process ended, and with which code. Its turns are released: it may have ended before it registered. One
+    that is stopped for half of ``timeout`` is killed, before others that wait for its turns give up."""
     ends: dict[tuple[str, int], tuple[float, int]] = {}
     stopped: dict[JobWorker, float] = {}
     while len(ends) < len(workers):
@@ -125,7 +124,7 @@ def _wait(plan: Plan, jobs: tuple[JobPlan, ...], workers: Sequence[JobWorker], f
             if code is None or (worker.job, worker.number) in ends:
                 continue
             ended = time.monotonic()
-            with suppress(TimeoutError):  # one is stopped that holds the board: until it has been ended
+            with suppress(TimeoutError):  # the owner of the board's lock is stopped: retry once it has been killed
                 turns, board = turns_of(plan, jobs, worker.rank, folder, patience=0.0, within=_WITHIN)
                 with closing(board):
                     turns.leave(worker.job)
@@ -134,8 +133,8 @@ def _wait(plan: Plan, jobs: tuple[JobPlan, ...], workers: Sequence[JobWorker], f
 
 
 def _end_rest(workers: Sequence[JobWorker], ends: Mapping[tuple[str, int], tuple[float, int]], timeout: float) -> None:
-    """End what is left of jobs of which a process was killed, if it has not ended by itself: it would wait for the dead
-    one up to its own timeout, and other jobs for its turns as long."""
+    """Kill the other processes of jobs of which one was killed, if they have not ended by themselves: they would wait
+    for the dead one up to their own timeout, and other jobs for their turns as long."""
     killed: dict[str, float] = {}
     for (job, _), (when, code) in ends.items():
         if code < 0:
@@ -147,8 +146,8 @@ def _end_rest(workers: Sequence[JobWorker], ends: Mapping[tuple[str, int], tuple
 
 
 def _end_stopped(worker: JobWorker, stopped: dict[JobWorker, float], patience: float) -> None:
-    """Say that ``worker`` is stopped (SIGSTOP), and end it where it has been for ``patience`` seconds. ``stopped``:
-    since when each is. Where the system does not tell, the others say for whom they wait."""
+    """Report that ``worker`` is stopped (SIGSTOP), and kill it after ``patience`` seconds. ``stopped``: since when each
+    one is. Where the system does not tell, the waiting processes report whom they wait for."""
     if sys.platform == "win32" or not hasattr(os, "waitid") or worker.process.returncode is not None:
         return
     try:
@@ -169,13 +168,13 @@ def _end_stopped(worker: JobWorker, stopped: dict[JobWorker, float], patience: f
 
 
 def _told(job: JobPlan, folder: Path, ends: Sequence[tuple[JobWorker, tuple[float, int]]]) -> JobRun:
-    """What became of ``job``: what its first process says; where there is none, what each had written by then."""
+    """The result of ``job``: from its first process if available, else from the losses that each had written."""
     result = result_path(folder, job.name)
     if result.exists():
         entry = json.loads(result.read_text())
         return JobRun(**{**entry, "losses": tuple(entry["losses"])})
     bad = sorted((when, worker.rank, code) for worker, (when, code) in ends if code)
-    # All processes of a job end with the first one; a signal from outside is the reason that the others have not.
+    # All processes of a job end with the first one; an external signal is the reason that the others have not.
     _, rank, code = next((end for end in bad if end[2] < 0), bad[0] if bad else (0.0, job.ranks[0], 1))
     fault = f"rank {rank} was ended by {_signal(-code)}" if code < 0 else f"rank {rank} ended with exit code {code}"
     rows = [_losses(losses_path(folder, job.name, number)) for number in range(len(job.ranks))]
@@ -185,7 +184,7 @@ def _told(job: JobPlan, folder: Path, ends: Sequence[tuple[JobWorker, tuple[floa
 
 
 def _losses(path: Path) -> dict[int, float]:
-    """By batch; a last line that is not whole is none."""
+    """Losses by batch; an incomplete last line is dropped."""
     found: dict[int, float] = {}
     if path.exists():
         for line in path.read_text().splitlines():

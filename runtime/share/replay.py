@@ -1,11 +1,11 @@
 """Running a job of a plan: what ``weft replay plan.json --job a --turns FOLDER --stages a=...`` does on each rank.
 
-A job has processes of its own, one for each of its ranks, and takes turns with other jobs' through a folder of the
-machine; so it may be killed, and is the only one that ends.
+A job has its own processes, one for each of its ranks, and takes turns with those of other jobs through a folder of the
+machine; so it may be killed without ending the others.
 
-A job of a plan runs on one rank in a process of its own, in turns with other jobs' processes, until it has ended.
+A job of a plan runs on one rank in its own process, in turns with other jobs' processes, until it has ended.
 
-What jobs that were run beside each other came to.
+The results of jobs that were run beside each other.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from weft.runtime.share.stages_plan import JobPlan, job_plans, orders_of
 from weft.runtime.share.stages_runner import DataParallelRunner, StagesRunner
 from weft.runtime.share.turns import Turns, cells_of
 
-#: Seconds that a job waits for another one's processes at least: they import torch and build a model before they come.
+#: Seconds that a job waits for another's processes at least: they first import torch and build a model.
 PATIENCE = 120.0
 
 
@@ -38,18 +38,18 @@ PATIENCE = 120.0
 class SharedOptions(TogetherOptions):
     """How the jobs of a plan are run; the same on all ranks.
 
-    ``stages``: for each job ``"module:function"`` or ``"file.py:function"``, as
-    :class:`~weft.runtime.replay.options.ReplayOptions` has them for one training; each function gets its job's own plan
-    and session: of a data parallel job one rank with a replica on each process, of any other its ranks. ``timeout``:
+    ``stages``: for each job ``"module:function"`` or ``"file.py:function"``, as in
+    :class:`~weft.runtime.replay.options.ReplayOptions` for one training; each function gets its job's own plan and
+    session: for a data parallel job one rank with a replica on each process, for any other its ranks. ``timeout``:
     seconds for one block or one wait. With ``stretched`` a block takes its planned time at least, times ``time_scale``.
-    ``stop_folder``: where a file of its name ends a job.
+    ``stop_folder``: a file of a job's name there ends the job.
 
-    ``job`` names the one that this process is of; ``turns`` is a folder that the processes of all jobs on this machine
-    share, new for each run. A job is saved in a folder of its name in ``checkpoint`` after every ``checkpoint_every``
-    batches and after the last, and goes on from there with ``resume``, as one training does. Each rank writes its loss
-    of each batch into the folder of turns, the first one what all came to.
+    ``job`` names this process's job; ``turns`` is a folder that the processes of all jobs on this machine share, new
+    for each run. A job is saved in a folder of its name in ``checkpoint`` after every ``checkpoint_every`` batches and
+    after the last, and resumes from there with ``resume``, like a single training. Each rank writes its loss of each
+    batch into the folder of turns, the first one the result of all.
 
-    ``allow_unsplit`` and ``allow_other_model`` allow what they allow there.
+    ``allow_unsplit`` and ``allow_other_model`` mean the same as there.
     """
 
     stages: Mapping[str, str]
@@ -60,7 +60,7 @@ class SharedOptions(TogetherOptions):
 
 
 def replay_job(plan_path: str | os.PathLike[str], options: SharedOptions) -> SharedRun | None:
-    """Run one job, ``options.job``, as one of its own processes; the result is on the first of them.
+    """Run one job, ``options.job``, as one of its own processes; the first of them returns the result.
 
     Raises :class:`~weft.runtime.replay.options.ReplayError` or :class:`~weft.solver.io.entries.FormatError` on rank 0
     for a mistake of the user; the other ranks then exit with 2 and print nothing.
@@ -83,7 +83,7 @@ def replay_job(plan_path: str | os.PathLike[str], options: SharedOptions) -> Sha
             None if stopping is None else stopping / job.name, checkpoints, tell))
     if found is not None:
         result = result_path(folder, job.name)
-        partial = result.with_suffix(".partial")  # whoever is killed while it writes has written nothing
+        partial = result.with_suffix(".partial")  # a process killed while writing has written nothing
         partial.write_text(json.dumps(asdict(found.jobs[0])))
         partial.replace(result)
     return found
@@ -102,7 +102,7 @@ def turns_of(plan: Plan, jobs: tuple[JobPlan, ...], rank: int, folder: Path, pat
 
 @contextmanager
 def taking_turns(plan: Plan, job: JobPlan, number: int, folder: Path, timeout: float) -> Iterator[Turns]:
-    """The turns of process ``number`` of ``job`` on the board in ``folder``, which it comes to and leaves.
+    """The turns of process ``number`` of ``job`` on the board in ``folder``, which it joins and leaves.
 
     Raises :class:`~weft.runtime.ranks.session.SessionError` for a folder of another run.
     """
@@ -123,17 +123,17 @@ def taking_turns(plan: Plan, job: JobPlan, number: int, folder: Path, timeout: f
 
 
 def result_path(folder: Path, job: str) -> Path:
-    """Where the first process of ``job`` writes what it came to."""
+    """The file in which the first process of ``job`` writes its result."""
     return folder / f"{quote(job, safe='')}.result"
 
 
 def losses_path(folder: Path, job: str, number: int) -> Path:
-    """Where process ``number`` of ``job`` writes its losses, a line a batch."""
+    """The file in which process ``number`` of ``job`` writes its losses, a line a batch."""
     return folder / f"{quote(job, safe='')}.{number}.losses"
 
 
 def _told_in(folder: Path, job: str, number: int) -> Callable[[int, float], None]:
-    """What writes each batch's loss on this rank into ``folder``, for whoever looks at what a killed job had made."""
+    """A function that appends each batch's loss on this rank to ``folder``, so that a killed job's losses remain."""
     path = losses_path(folder, job, number)
 
     def tell(batch: int, loss: float) -> None:
@@ -151,7 +151,7 @@ def _factory(stages: str) -> Factory:
 
 
 def scale_of(plan: Plan, options: SharedOptions) -> float:
-    """Seconds that a time unit of ``plan`` lasts at least; 0 where blocks last as long as they take."""
+    """The least length of a time unit of ``plan`` in seconds; 0 where blocks take their own time."""
     return options.time_scale * (seconds_in_unit(plan) or 1.0) if options.stretched else 0.0
 
 
@@ -160,7 +160,7 @@ def _folder(path: str | os.PathLike[str] | None) -> Path | None:
 
 
 def _with_ranks(name: str, options: SharedOptions) -> tuple[Plan, JobPlan]:
-    """The plan and the one job that is asked for, after every check of the call that needs no other rank."""
+    """The plan and the requested job, after every check of the call that needs no other rank."""
     plan, jobs = checked_shared(name, options)
     job = next(job for job in jobs if job.name == options.job)
     stages = [part for named, own in options.stages.items() for part in ("--stages", f"{named}={own}")]
@@ -170,7 +170,7 @@ def _with_ranks(name: str, options: SharedOptions) -> tuple[Plan, JobPlan]:
 
 
 def checked_shared(name: str, options: SharedOptions) -> tuple[Plan, tuple[JobPlan, ...]]:
-    """The plan in the file ``name`` and its jobs, after every check that says nothing of processes."""
+    """The plan in the file ``name`` and its jobs, after every check that does not concern processes."""
     options.require_numbers()
     if options.time_scale != 1.0 and not options.stretched:
         raise ReplayError("--time-scale is of planned times: with stages of jobs it needs --stretched")
@@ -206,8 +206,8 @@ Factory = Callable[[Plan, Session], Training]
 
 @dataclass(frozen=True)
 class _Part:
-    """What a rank tells of a job: its losses, when and why it ended early, how many batches it was to make and had
-    made before, when it ended, and whether there are losses at all."""
+    """A rank's report on a job: its losses, when and why it ended early, its number of batches in all and from a
+    checkpoint, when it ended, and whether there are losses at all."""
 
     losses: Sequence[float]
     fault: tuple[float, str] | None
@@ -218,11 +218,11 @@ class _Part:
 
 
 def run_job(job: JobPlan, session: Session, factory: Factory, turns: Turns, options: RunOptions) -> SharedRun | None:
-    """Run ``job`` for as many batches as its training has, which ``factory`` makes, in the processes of ``session``,
-    among other jobs that take ``turns`` beside it; the result is on process 0.
+    """Run ``job`` for the batches of its training, which ``factory`` makes, in the processes of ``session``, among
+    other jobs that take ``turns`` beside it; the result is on process 0.
 
-    Raises :class:`~weft.runtime.ranks.session.SessionError` for a plan that cannot be run and for stages that are not
-    those of the job.
+    Raises :class:`~weft.runtime.ranks.session.SessionError` for a plan that cannot be run and for stages other than the
+    job's.
     """
     runner = _runner(job, session, factory, turns, options)
     begun = session.common_start()
@@ -254,7 +254,7 @@ def _runner(job: JobPlan, session: Session, factory: Factory, turns: Turns, opti
 
 
 def _told(job: JobPlan, parts: Sequence[_Part], begun: float) -> JobRun:
-    """What became of ``job``, from what its ranks say."""
+    """The result of ``job``, from its ranks' reports."""
     faults = sorted((when, f"{why} (rank {rank})") for rank, part in zip(job.ranks, parts, strict=True)
                     if part.fault is not None for when, why in [part.fault])
     complete = min(len(part.losses) for part in parts)
@@ -267,9 +267,8 @@ def _told(job: JobPlan, parts: Sequence[_Part], begun: float) -> JobRun:
 
 @dataclass(frozen=True)
 class JobRun:
-    """What became of a job: ``steps`` batches that it made, after ``first`` that a checkpoint had, and the mean loss of
-    each (nothing in inference); ``fault``: why it made no more, ``None`` where it made all; ``seconds`` until its
-    end."""
+    """The result of a job: ``steps`` batches that it ran, after ``first`` of a checkpoint, and the mean loss of each
+    (none in inference); ``fault``: why it ended early, ``None`` if it did not; ``seconds`` until its end."""
 
     name: str
     losses: tuple[float, ...]
@@ -281,8 +280,8 @@ class JobRun:
 
 @dataclass(frozen=True)
 class SharedRun:
-    """What all jobs came to: ``seconds`` from the common start to the end of the last; ``predicted``: what the plan
-    says of as many rounds, ``None`` where its times say nothing."""
+    """The results of all jobs: ``seconds`` from the common start to the end of the last; ``predicted``: the plan's time
+    for as many rounds, ``None`` where it predicts none."""
 
     jobs: tuple[JobRun, ...]
     seconds: float
@@ -302,8 +301,8 @@ class SharedRun:
 
 def predicted_seconds(plan: Plan, jobs: Sequence[JobPlan], runs: Sequence[JobRun], seconds_per_unit: float
                       ) -> float | None:
-    """How long the plan takes for what ``runs`` made of its jobs, where a time unit is so long; ``None`` where that is
-    not said, or not all jobs ran to their ends."""
+    """The plan's time for the batches of ``runs``, with time units of this length; ``None`` where that is 0, or not all
+    jobs ran to their ends."""
     steps = {run.name: run.steps for run in runs if run.fault is None}
     if not seconds_per_unit or len(steps) < len(jobs):
         return None

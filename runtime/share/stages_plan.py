@@ -1,22 +1,22 @@
 """A job of stages among others, as a plan of its own: a pipeline that trains or infers, a tensor-parallel group.
 
-Its blocks are those of the plan with jobs, in the same order on every rank, at the same times. The micro-batches that a
-lap has of it are one batch: the optimizer steps between laps, and nothing of the next lap begins before.
+Its blocks are those of the plan with jobs, in the same order on every rank, at the same times. Its micro-batches in one
+lap are one batch: the optimizer steps between laps, and nothing of the next lap begins before.
 
-:func:`job_plans` says in which of the two ways each job of a plan runs.
+:func:`job_plans` determines in which of the two ways each job of a plan runs.
 
 A data parallel job among others, as a plan of one rank with a replica on each of its ranks.
 
 Each of its blocks that computes is on all its GPUs, and sums of gradients are on their lanes (as
-:mod:`weft.models.share.data_parallel` makes them); each sum of the plan with jobs makes those REDUCEs of the job's own
-plan that come behind the backwards it waits for. A block of kind ``other`` in front of the forwards is the passes of
-all micro-batches of a step but the last, whose gradients are added up before anything is summed.
+:mod:`weft.models.share.data_parallel` makes them); each sum of the plan with jobs runs those REDUCEs of the job's own
+plan that come behind the backwards it waits for. A block of kind ``other`` before the forwards is the passes of all
+micro-batches of a step but the last, whose gradients are accumulated before anything is summed.
 
-A plan with jobs, taken apart: what each job runs on its ranks by itself, and where in the common order it stands.
+A plan with jobs, taken apart: what each job runs on its ranks by itself, and its place in the common order.
 
 A job with blocks on lanes alone sums gradients there and is trained *data parallel*: a plan of one rank, in a replica
-on each of its ranks. Any other is a graph of *stages*: its own blocks, in the order that the plan has them in, all
-micro-batches of one lap of the plan being one batch.
+on each of its ranks. Any other is a graph of *stages*: its own blocks, in the plan's order, all micro-batches of one
+lap of the plan being one batch.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from weft.solver.wide.run import Rounds
 
 
 def stages_plan(plan: Plan, rounds: Rounds, job: str, blocks: Sequence[WideBlock]) -> JobPlan:
-    """The stages that ``blocks`` of ``job`` are, on the ranks that run any of them.
+    """The stages of ``blocks`` of ``job``, on the ranks that run any of them.
 
-    Raises :class:`~weft.runtime.plan.program.ProgramError` for blocks that are no stages.
+    Raises :class:`~weft.runtime.plan.program.ProgramError` for blocks that are not stages.
     """
     problem = _alone(plan, rounds, job, blocks)
     count = len(rounds.run.classes[job])
@@ -58,7 +58,7 @@ def stages_plan(plan: Plan, rounds: Rounds, job: str, blocks: Sequence[WideBlock
 
 
 def _alone(plan: Plan, rounds: Rounds, job: str, blocks: Sequence[WideBlock]) -> Problem:
-    """What the job runs, on the devices that it uses."""
+    """The job's blocks as a problem, on the devices that it uses."""
     used = sorted({device for block in blocks for device in block.devices})
     place = {device: number for number, device in enumerate(used)}
     devices = plan.problem.devices
@@ -80,7 +80,7 @@ def job_plans(plan: Plan) -> tuple[JobPlan, ...]:
     """The jobs of ``plan``, each as a training or inference of its own.
 
     Raises :class:`~weft.runtime.plan.program.ProgramError` for a plan without several jobs, and for a job that can be
-    emulated among others but not run, with the block that is in the way.
+    emulated among others but not run, with the block that prevents it.
     """
     rounds = plan.rounds
     if rounds is None or len(rounds.wide.jobs) < 2:
@@ -95,9 +95,9 @@ def job_plans(plan: Plan) -> tuple[JobPlan, ...]:
 
 
 def data_parallel_plan(plan: Plan, rounds: Rounds, job: str, blocks: Sequence[WideBlock]) -> JobPlan:
-    """The training of ``job``, of which ``blocks`` are a step, by itself.
+    """The training of ``job``, a step of which is ``blocks``, by itself.
 
-    Raises :class:`~weft.runtime.plan.program.ProgramError` for blocks that are no such training.
+    Raises :class:`~weft.runtime.plan.program.ProgramError` for blocks that are not such a training.
     """
     ranks = sorted({rank for block in blocks for rank in _ranks(plan, block)})
     computing = [block for block in blocks if _computes(plan, job, block, ranks)]
@@ -149,7 +149,7 @@ def _require_nothing_behind_sums(job: str, computing: Sequence[WideBlock], names
 
 
 def _accumulating(plan: Plan, job: str, computing: Sequence[WideBlock]) -> tuple[WideBlock | None, int]:
-    """The block that is all micro-batches of a step but the last, and how many there are with that one."""
+    """The block for all micro-batches of a step but the last, and the number of micro-batches including the last."""
     told: Any = plan.solver.get("share")
     jobs = told.get("jobs", ()) if isinstance(told, Mapping) else ()
     count = next((entry.get("micro_batches", 1) for entry in jobs if entry.get("name") == job), 1)
@@ -203,7 +203,7 @@ def _order(plan: Plan, job: str, names: Sequence[str]) -> list[str]:
 
 
 def _before(blocks: Sequence[WideBlock]) -> dict[str, set[str]]:
-    """Per block, those of the same step that end before it starts."""
+    """Per block, the blocks of the same step that end before it starts."""
     waits = {block.name: [wait.block for wait in block.after if wait.distance == 0] for block in blocks}
     found: dict[str, set[str]] = {}
 
@@ -220,7 +220,7 @@ def _before(blocks: Sequence[WideBlock]) -> dict[str, set[str]]:
     return {name: known(name) for name in waits}
 
 
-#: A block in the common order: its job, its name, and which of the job's micro-batches it is of.
+#: A block in the common order: its job, its name, and its micro-batch of the job.
 Key = tuple[str, str, int]
 
 
@@ -236,10 +236,10 @@ class Sum:
 class JobPlan:
     """A job's part: ``plan`` is one batch of it, in ``replicas`` copies on ``ranks`` of the plan with jobs.
 
-    ``blocks``: what the plan with jobs calls each pass, a name and which of a batch's micro-batches; ``opens`` and
-    ``closes`` are the passes with which a block begins and ends there. ``sums``: in their order in a batch. A lap of
-    the plan with jobs has ``batches`` of it, of ``size`` micro-batches as that plan counts. ``durations``: of its
-    blocks by name, in the plan's time unit.
+    ``blocks``: each pass's name in the plan with jobs, and its micro-batch of a batch; ``opens`` and ``closes`` are the
+    passes with which a block begins and ends there. ``sums``: in their order in a batch. A lap of the plan with jobs
+    has ``batches`` of it, of ``size`` micro-batches as that plan counts. ``durations``: of its blocks by name, in the
+    plan's time unit.
     """
 
     name: str
@@ -256,7 +256,7 @@ class JobPlan:
 
     @property
     def data_parallel(self) -> bool:
-        """Whether each of its ranks has all of it, and gradients are summed in blocks of their own."""
+        """Whether each of its ranks has the whole job, and gradients are summed in separate blocks."""
         return bool(self.sums)
 
     @property
@@ -266,7 +266,7 @@ class JobPlan:
         return graph is not None and graph.has_backward
 
     def reduces(self, plan: Plan) -> dict[str, list[Reduce]]:
-        """By name of a sum, the REDUCEs of ``plan`` (this job's, with its parameters known) that it makes.
+        """By name of a sum, the REDUCEs of ``plan`` (this job's, with its parameters known) that it runs.
 
         Raises :class:`~weft.runtime.plan.program.ProgramError` for gradients that no block sums.
         """
@@ -286,7 +286,7 @@ class JobPlan:
 
 
 def durations_of(blocks: Sequence[WideBlock]) -> dict[str, float]:
-    """How long each of a job's blocks takes, by name; jobs have no classes."""
+    """The duration of each of a job's blocks, by name; jobs have no classes."""
     return {block.name: block.duration for block in blocks if not isinstance(block.duration, Mapping)}
 
 
@@ -300,7 +300,7 @@ def orders_of(plan: Plan, rank: int) -> dict[int, list[Key]]:
 
 
 def keys_of(plan: Plan, rank: int) -> Sequence[tuple[BlockWork, Key]]:
-    """What ``rank`` runs of all jobs, in its order."""
+    """The blocks of all jobs that ``rank`` runs, in its order."""
     found = []
     assert plan.rounds is not None
     for work in plan.program.works(rank):

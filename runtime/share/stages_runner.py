@@ -1,17 +1,18 @@
-"""A job of stages among others: a pipeline, of which every pass waits for its turn.
+"""A job of stages among others: a pipeline in which every pass waits for its turn.
 
-Between two batches all ranks say whether the job is well. A rank with a fault goes on to the end of the batch with what
-is empty: it computes nothing, and hands on zeros in place of results. So all messages of the batch come, whatever
-carries them, and no rank waits for one in vain; nothing of such a batch is counted, and no optimizer steps.
+Between two batches all ranks report whether the job is healthy. A rank with a fault goes on to the end of the batch
+with empty work: it computes nothing, and sends zeros in place of results. So all messages of the batch come, over any
+transport, and no rank waits for one in vain; no such batch counts, and no optimizer steps.
 
 No rank waits in a circle. The lists of all jobs, the turns among them, are parts of one global order, that of the ends
-in the plan (:mod:`weft.runtime.plan.lowering`): a SEND and its RECV stand at the end of what they carry. So whatever an
-instruction waits for, a turn, a message, or a RECV on another rank that a SEND has to meet, comes before it there.
+in the plan (:mod:`weft.runtime.plan.lowering`): a SEND and its RECV are at the end of the work whose result they carry.
+So whatever an instruction waits for, a turn, a message, or a RECV on another rank that a SEND has to meet, comes before
+it there.
 
 Gradients of tied parameters are summed behind the last pass of the batch, not between passes: ranks wait for each other
-there, and what other jobs have in the plan before the next batch does not wait for them.
+there, and other jobs' work that the plan has before the next batch does not wait for them.
 
-A data parallel job among others: a thread that computes and a thread that sums, each in its turn.
+A data parallel job among others: one thread that computes and one that sums, each in its turn.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class StagesRunner(JobRunner):
         return (threading.Thread(target=self.compute, daemon=True, name=f"weft stages of {self.job.name}"),)
 
     def guard(self, work: Callable[[], None]) -> None:
-        """Do ``work``; what it raises is a fault of the job on this rank, and its turns are over here."""
+        """Run ``work``; its errors are faults of the job on this rank, whose turns are then over here."""
         if self.fault is not None:
             return
         try:
@@ -74,11 +75,11 @@ class StagesRunner(JobRunner):
         for instruction in self.reduces:
             self.trainer.gradients.start(instruction)
         self.guard(self._finish)
-        if self.fault is None:  # a batch that no optimizer stepped after is not made
+        if self.fault is None:  # a batch without an optimizer step does not count
             self.add(loss)
         if not self.may_save(self.fault is None, self.step, self.session.members):
             return False
-        if self.fault is None:  # where this rank has one, all know before the next batch counts
+        if self.fault is None:  # a fault on this rank is known to all before the next batch counts
             self.save(self.step)
         return True
 
@@ -86,14 +87,14 @@ class StagesRunner(JobRunner):
         self.trainer.end(self.session, self.training, self.step)
 
     def _safe(self, call: Callable[[int], None]) -> Callable[[int], None]:
-        """``call``, whose faults leave this rank in what all do together after it."""
+        """``call``, whose faults do not keep this rank from the following collectives."""
         def safe(step: int) -> None:
             self.guard(lambda: call(step))
         return safe
 
 
 class _Guarded(WorkerInTurn):
-    """Passes in their turn; once this rank has a fault, what is empty."""
+    """Passes in their turns; empty work once this rank has a fault."""
 
     runner: StagesRunner
 
@@ -132,7 +133,8 @@ class _Guarded(WorkerInTurn):
 
 
 class DataParallelRunner(JobRunner):
-    """See :class:`~weft.runtime.share.job_runner.JobRunner`. Before each sum all ranks say whether the job is well."""
+    """See :class:`~weft.runtime.share.job_runner.JobRunner`. Before each sum all ranks report whether the job is
+    healthy."""
 
     def __init__(self, job: JobPlan, session: Session, training: Training, turns: Turns,
                  held: Mapping[str, Sequence[int]], options: RunOptions) -> None:
@@ -152,7 +154,7 @@ class DataParallelRunner(JobRunner):
                      for what, target in (("computation", self.compute), ("sums", self._sum)))
 
     def done(self, name: str, number: int) -> None:
-        """The block ``name`` on ``number`` of this run is done: whoever waits for it may go on."""
+        """The block ``name`` on ``number`` of this run is done: its waiters may go on."""
         with self._changed:
             self._done.add((name, number))
             self._changed.notify_all()
@@ -168,15 +170,15 @@ class DataParallelRunner(JobRunner):
         return True
 
     def give_up(self, error: BaseException) -> None:
-        """Without its connections this process cannot go on; of anything else the other ranks hear before the next
-        sum."""
+        """Without its connections this process cannot go on; any other error is reported to the other ranks before the
+        next sum."""
         if isinstance(error, ConnectionError):
             self.broken = error
         self.fail(error)
         self.turns.end(self.job.name, self.computing)
 
     def _finish(self) -> None:
-        """End the batch. Where it is to be saved and a rank cannot end it, the job is over on all of them: then none is
+        """End the batch. If it is to be saved and a rank cannot end it, the job is over on all of them: then no rank is
         left before a sum, or in the saving."""
         error: Exception | None = None
         try:
@@ -231,7 +233,7 @@ class DataParallelRunner(JobRunner):
         self.session.watch.rest()
         with self._changed:
             while True:
-                if self._over:  # before a fault: no rank comes to the next sum then
+                if self._over:  # before a fault: then no rank reaches the next sum
                     raise JobOver(self.job.name)
                 if all(key in self._done for key in keys) or (or_fault and self.fault is not None):
                     return

@@ -1,7 +1,7 @@
-"""Whose turn it is on each device and lane of a rank: jobs take it in the order of the plan, lap after lap.
+"""Whose turn it is on each device and lane of a rank: jobs take turns in the order of the plan, lap after lap.
 
-All ranks have one order of what they do together, and a rank skips only what belongs to a job that is over there; what
-is left is in one order still. So no rank waits for another in a circle, whoever ends when.
+All ranks have one order of their common operations, and a rank skips only those of a job that is over there; the rest
+keeps one order. So no rank waits for another in a circle, however jobs end.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ class JobOver(Exception):
 
 
 def cells_of(orders: Mapping[int, Sequence[Key]], jobs: Sequence[str]) -> int:
-    """How many numbers a board has for the turns of ``jobs`` in ``orders``."""
+    """The number of cells of a board for the turns of ``jobs`` in ``orders``."""
     return (2 + len(jobs)) * len(orders) + len(jobs)
 
 
 class Turns:
-    """The turns of one rank. ``orders``: per device, the blocks of one lap; ``counts``: how many micro-batches of each
-    job a lap has.
+    """The turns of one rank. ``orders``: per device, the blocks of one lap; ``counts``: the number of micro-batches of
+    each job in a lap.
 
-    On the board are, per device, how far it is and who has the turn (0: nobody); per job and device whether it is over
-    there; per job what is known of its process.
+    The board has, per device, its position and the job with the turn (0: none); per job and device whether it is over
+    there; per job the state of its process.
     """
 
     def __init__(self, orders: Mapping[int, Sequence[Key]], counts: Mapping[str, int], board: FileBoard) -> None:
@@ -36,7 +36,7 @@ class Turns:
         self._place = {device: number for number, device in enumerate(self.orders)}
         self._size = len(self.orders)
         self.board = board
-        # A job that a rank has nothing of is over there, for the loop that asks who is next.
+        # A job without blocks on a device counts as over there, for the loop that looks for the next job.
         self._present = {device: tuple(dict.fromkeys(job for job, _, _ in order))
                          for device, order in self.orders.items()}
 
@@ -55,7 +55,7 @@ class Turns:
                     self._leave(self._names[job])
 
     def give(self, devices: Iterable[int]) -> None:
-        """What had the turn on ``devices`` is done, or has failed."""
+        """End the turn on ``devices``: its work is done, or has failed."""
         with self.board.locked():
             for device in devices:
                 place = self._place[device]
@@ -63,21 +63,21 @@ class Turns:
                 self.board.cells[self._size + place] = 0
 
     def end(self, job: str, devices: Iterable[int]) -> None:
-        """The ``job`` takes no turn on ``devices`` any more; where it has it just now, it keeps it until it gives it
-        back: nobody else may begin there before."""
+        """The ``job`` takes no more turns on ``devices``; a current turn continues until given back: no other job may
+        begin there before."""
         with self.board.locked():
             for device in devices:
                 self._set_over(job, device)
 
     def come(self, job: str) -> bool:
-        """The process of ``job`` is here; False where one has been before."""
+        """Register the process of ``job``; False if there was one before."""
         with self.board.locked():
             first = self._state(job) == 0
             self.board.cells[self._state_place(job)] = HERE
             return first
 
     def leave(self, job: str) -> None:
-        """The process of ``job`` has ended: its turns are over, and what it had of them is given back."""
+        """The process of ``job`` has ended: its turns are over, and current ones are given back."""
         with self.board.locked():
             self._leave(job)
 
@@ -110,14 +110,14 @@ class Turns:
         """The jobs that have the turn on one of ``devices``, or are next there."""
         found = set()
         for device in devices:
-            if holder := self._holder(device):  # who has the turn is passed over by nobody: it gives it back
+            if holder := self._holder(device):  # no job passes over the one with the turn: that one gives it back
                 found.add(holder - 1)
             elif (head := self._head(device)) is not None:
                 found.add(self._jobs[head[0]])
         return found
 
     def _head(self, device: int) -> Key | None:
-        """What is next on ``device``; ``None`` where all jobs are over."""
+        """The next block on ``device``; ``None`` if all jobs are over."""
         order, place = self.orders[device], self._place[device]
         over = {job: self._is_over(job, device) for job in self._present[device]}
         if all(over.values()):

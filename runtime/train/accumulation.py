@@ -1,22 +1,21 @@
-"""When a gradient is complete: each is handed to :class:`~weft.runtime.interface.optim.AdamA` at that moment, and
-freed.
+"""Detects when a gradient is complete: each is then passed to :class:`~weft.runtime.interface.optim.AdamA`, and freed.
 
-AdamA squares a micro-batch's gradient, so it must have all its contributions before. Where they come from:
+AdamA squares a micro-batch's gradient, so it needs all its contributions first. They come from:
 
-- *A full backward* (B). Autograd adds up all uses of a parameter in the stage before it writes ``grad``, so what it
-  writes is complete, and is folded then and there, while the backward goes on below.
-- *A split backward* (I, W). So it is for a parameter that no deferred linear layer has: complete in I. One that such a
-  layer has is complete in W, with the last of the layer's uses; what I may have given it (an embedding whose table is
-  also the head's weight) waits until then, by micro-batch.
-- *A tied parameter*, one that stands in ``Training.ties`` or in several stages of a rank: a micro-batch's contributions
-  come far apart in time and on several ranks. Holding them by micro-batch would take as many gradients as there are
-  micro-batches under way, and a message each. Its gradient is accumulated over the batch instead, summed over the
-  tie and over replicas (:mod:`weft.runtime.train.reduction`), and folded once: for this parameter AdamA is Adam, and M
-  replicas of N micro-batches are one of M N still. What that costs is one gradient of the tied parameters, held through
-  the step.
+- *A full backward* (B). Autograd adds up all uses of a parameter in the stage before it writes ``grad``, so the written
+  gradient is complete, and is folded at once, while the backward goes on below.
+- *A split backward* (I, W). The same holds for a parameter of no deferred linear layer: complete in I. One of such a
+  layer is complete in W, with the last of the layer's uses; its part from I (an embedding whose table is also the
+  head's weight) waits until then, by micro-batch.
+- *A tied parameter*, one that is in ``Training.ties`` or in several stages of a rank: a micro-batch's contributions
+  come far apart in time and on several ranks. Keeping them by micro-batch would take as many gradients as there are
+  micro-batches under way, and a message each. Its gradient is accumulated over the batch instead, summed over the tie
+  and over replicas (:mod:`weft.runtime.train.reduction`), and folded once: for this parameter AdamA is Adam, and M
+  replicas of N micro-batches still equal one of M N. That costs one gradient of the tied parameters, kept through the
+  step.
 
-So beside those of tied parameters, the gradients that live at once are those that autograd has written for one
-parameter, never more than the largest layer's.
+So beside those of tied parameters, the gradients alive at once are those that autograd has written for one parameter,
+never more than the largest layer's.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def tied_parameters(training: Training) -> set[nn.Parameter]:
 class Folding:
     """Folds the gradients of one rank's stages, run by ``runners``, into the moments of ``training.optimizer``.
 
-    Raises :class:`~weft.runtime.ranks.session.SessionError` for what AdamA cannot do.
+    Raises :class:`~weft.runtime.ranks.session.SessionError` for settings that AdamA cannot support.
     """
 
     def __init__(self, training: Training, runners: Mapping[int, StageRunner]) -> None:
@@ -62,7 +61,7 @@ class Folding:
                          for stage, runner in runners.items()}
         self._waiting: dict[tuple[int, int], dict[Tensor, Tensor]] = {}
         self._now: tuple[int, int, str] = (-1, -1, "")
-        self._seen: set[Tensor] = set()  # what this pass has folded
+        self._seen: set[Tensor] = set()  # parameters that this pass has folded
         for runner in runners.values():
             runner.complete = self.complete
         everything = dict.fromkeys(p for module in training.stages.values() for p in module.parameters())
@@ -70,7 +69,7 @@ class Folding:
                        for p in everything if p.requires_grad and p not in self.tied]
 
     def enter(self, stage: int, letter: str, micro_batch: int) -> None:
-        """The pass of that letter begins."""
+        """Begin the pass of that letter."""
         self._now = stage, micro_batch, letter
         self._seen.clear()
         if letter == "W":
@@ -78,15 +77,15 @@ class Folding:
                 self.holder(parameter).grad = gradient
 
     def leave(self) -> None:
-        """The pass is over."""
+        """End the pass."""
         stage, _, letter = self._now
-        if letter == "W":  # those whose layers had no use in this micro-batch
+        if letter == "W":  # parameters whose layers had no use in this micro-batch
             for parameter in self.deferred[stage]:
                 if self.holder(parameter).grad is not None:
                     self.complete(parameter)
 
     def complete(self, parameter: Tensor) -> None:
-        """The gradient of ``parameter`` has all that this micro-batch contributes: fold it, and free it."""
+        """The gradient of ``parameter`` has all contributions of this micro-batch: fold it, and free it."""
         if parameter in self.tied:
             return
         holder = self.holder(parameter)
@@ -100,8 +99,8 @@ class Folding:
             self.optimizer.fold(holder, gradient)
 
     def fold_tied(self, parameters: Iterable[Tensor]) -> None:
-        """After the last backward of a batch that adds to ``parameters``, and after ties and replicas have been
-        summed."""
+        """Fold tied gradients: after the last backward of a batch that adds to ``parameters``, and after ties and
+        replicas have been summed."""
         for parameter in parameters:
             holder = self.holder(parameter)
             if holder.grad is not None and self.optimizer.holds(holder):
@@ -109,16 +108,16 @@ class Folding:
             holder.grad = None
 
     def holder(self, parameter: Tensor) -> Tensor:
-        """What holds the gradient of ``parameter``: itself, or its master."""
+        """The tensor with the gradient of ``parameter``: itself, or its master."""
         return parameter if self.masters is None else self.masters.of(parameter)  # type: ignore[arg-type]
 
     def close(self) -> None:
-        """Do not touch gradients from now on."""
+        """Remove the hooks: gradients are no longer touched."""
         for hook in self._hooks:
             hook.remove()
 
     def _written(self, parameter: Tensor) -> None:
-        """Autograd has written the gradient of ``parameter`` (and masters have taken it over)."""
+        """Handle a gradient of ``parameter`` that autograd has written (and masters have taken over)."""
         stage, micro_batch, letter = self._now
         holder = self.holder(parameter)
         if letter != "B" and parameter in self.deferred[stage]:

@@ -1,16 +1,16 @@
-"""What the modules that run must have in common with the problem that was solved: checked before the first step.
+"""Compares the modules that run with the problem that was solved, before the first step.
 
-A plan may know what its stages are made of (:mod:`weft.solver.model_facts`): parameters, what stages hand on, which
-parameters are one in several stages. It always knows which backwards it splits. A training that has forgotten a tie,
-cuts the model elsewhere, or cannot split what the plan splits would run, and train or time something else without a
-word. So each is a sentence, on all ranks.
+A plan may have facts about its stages (:mod:`weft.solver.model_facts`): parameters, sizes of outputs, parameters common
+to several stages. It always knows which backwards it splits. A training that has forgotten a tie, cuts the model
+elsewhere, or cannot split what the plan splits would run, and silently train or time something else. So each is a
+sentence, on all ranks.
 
 The rule for a split backward: the executor defers the weight gradients of linear layers, convolutions, embeddings, and
-what else is registered (:mod:`weft.runtime.train.deferring`). Of the others, matrices and kernels of more dimensions
-count: biases, norms and embeddings have weight gradients that take next to nothing, wherever a plan counts them. What
-moves from W to I is taken to be the planned W times the share of the stage's trained matrix elements that cannot be
-deferred, and more than :data:`HELD_BACK` of its planned backward is refused. A stage that was measured by this executor
-with as many parameters deferred as now has the I and W that it was planned with, and is never refused.
+other registered layers (:mod:`weft.runtime.train.deferring`). Of the others, matrices and kernels of more dimensions
+count: biases, norms and embeddings have weight gradients that take next to nothing, wherever a plan counts them. The
+work that moves from W to I is estimated as the planned W times the share of the stage's trained matrix elements that
+cannot be deferred, and more than :data:`HELD_BACK` of its planned backward is refused. A stage that was measured by
+this executor with as many parameters deferred as now has the I and W that it was planned with, and is never refused.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ from weft.runtime.train.wiring import Wiring
 from weft.solver.model_facts import StageFacts
 
 #: The share of a stage's planned backward that may run in I though the plan has it in W, as with a patch embedding or
-#: learned positions beside layers that are linear: the scatter of timings.
+#: #: learned positions beside linear layers: the scatter of timings.
 HELD_BACK = 0.05
-#: In the names of modules whose weights may have several dimensions, but gradients that cost little: a scatter, a sum.
+#: Parts of names of modules whose weights may have several dimensions, but cheap gradients: a scatter, a sum.
 CHEAP = ("embedding", "norm")
-SHOWN = 4  # modules that a sentence names
+SHOWN = 4  # number of modules named in a sentence
 
 
 class Allowed(NamedTuple):
-    """What may differ between a plan and what runs: then it is told, and the run goes on. ``unsplit``: backwards that
-    the plan splits and the executor cannot; ``model``: parameters, ties and what stages hand on."""
+    """Allowed differences between a plan and its run: these are reported, and the run continues. ``unsplit``: backwards
+    that the plan splits and the executor cannot; ``model``: parameters, ties and sizes of outputs."""
 
     unsplit: bool = False
     model: bool = False
 
 
 class StageFound(NamedTuple):
-    """A stage's module: its parameters and their bytes (``None`` for a share of a stage on several ranks), how many the
-    executor can defer, its trained matrix elements, those that cannot be deferred: name, kind of module, number; and
-    its layers, if the training names them."""
+    """A stage's module: its parameters and their bytes (``None`` for a share of a stage on several ranks), the number
+    that the executor can defer, its trained matrix elements, those that cannot be deferred: name, kind of module,
+    number; and its layers, if the training names them."""
 
     parameters: int | None
     parameter_bytes: int | None
@@ -62,8 +62,9 @@ class StageFound(NamedTuple):
 
 
 class RankFacts(NamedTuple):
-    """One rank's: its stages, the bytes that each stage of the model hands on where they are known, and what it knows
-    of shared parameters."""
+    """One rank's facts: its stages, the bytes of each stage's outputs where known, and its knowledge of shared
+    parameters.
+    """
 
     stages: Mapping[int, StageFound]
     outputs: Mapping[int, int]
@@ -71,9 +72,9 @@ class RankFacts(NamedTuple):
 
 
 def wiring_of(plan: Plan, rank: int, training: Training) -> Wiring:
-    """The values between the plan's stages, after ``training`` has been held against their number and places.
+    """The values between the plan's stages, after comparing ``training`` with their number and places.
 
-    Raises :class:`~weft.runtime.ranks.session.SessionError` where it does not fit.
+    Raises :class:`~weft.runtime.ranks.session.SessionError` if it does not fit.
     """
     graph = plan.vocabulary.graph
     if graph is None:
@@ -87,11 +88,11 @@ def wiring_of(plan: Plan, rank: int, training: Training) -> Wiring:
 
 
 def require_agreement(plan: Plan, session: Session, training: Training, allowed: Allowed | None) -> None:
-    """Compare what the ranks will run with the plan. All ranks must call it together, on a training that
-    :func:`wiring_of` has accepted.
+    """Compare the ranks' modules with the plan. All ranks must call it together, on a training that :func:`wiring_of`
+    has accepted.
 
     Raises :class:`~weft.runtime.ranks.session.SessionError` on all of them for the first difference that is not
-    ``allowed``; of those that are, rank 0 tells on standard error.
+    ``allowed``; rank 0 reports allowed ones on standard error.
     """
     def tell(sentence: str) -> None:
         if session.process(session.rank) == 0:
@@ -103,7 +104,7 @@ def require_agreement(plan: Plan, session: Session, training: Training, allowed:
 
 def require_allowed(plan: Plan, found: Sequence[RankFacts], allowed: Allowed | None,
                     tell: Callable[[str], None]) -> None:
-    """Call ``tell`` with each of the :func:`differences` that is ``allowed`` (``None``: nobody can allow any). Raises
+    """Call ``tell`` with each of the :func:`differences` that is ``allowed`` (``None``: none can be). Raises
     :class:`~weft.runtime.ranks.session.SessionError` for the first that is not."""
     for sentence, flag in differences(plan, found):
         if not getattr(allowed or Allowed(), flag):
@@ -112,7 +113,7 @@ def require_allowed(plan: Plan, found: Sequence[RankFacts], allowed: Allowed | N
 
 
 def warn(sentence: str) -> None:
-    """Say ``sentence`` on standard error."""
+    """Write ``sentence`` to standard error."""
     sys.stderr.write(f"weft: warning: {sentence}\n")
 
 
@@ -120,8 +121,8 @@ _OPTIONS = {"unsplit": "--allow-unsplit", "model": "--allow-other-model"}
 
 
 def facts_of(plan: Plan, training: Training) -> RankFacts:
-    """Those of the rank with ``training``. Raises :class:`~weft.runtime.ranks.session.SessionError` for ties that name
-    what is not there."""
+    """The facts of the rank with ``training``. Raises :class:`~weft.runtime.ranks.session.SessionError` for ties that
+    name missing parameters."""
     graph = plan.vocabulary.graph
     assert graph is not None  # there is a training
     return RankFacts({stage: _found(module, len(graph.stages[stage].ranks) > 1, tuple(training.layers.get(stage, ())))
@@ -144,8 +145,7 @@ def _found(module: nn.Module, is_spread: bool, layers: tuple[str, ...]) -> Stage
 
 
 def _outputs(graph: StageGraph, training: Training) -> Iterator[tuple[int, int]]:
-    """The bytes that each stage hands to others, of those whose values all have a boundary of known
-    lengths."""
+    """The bytes of each stage's outputs to others, for stages whose outputs all have a boundary of known lengths."""
     wiring = Wiring(graph, training)
     for stage, ports in wiring.ports.items():
         handed = [value for value in ports.gives if value in wiring.takers]
@@ -157,8 +157,8 @@ def _outputs(graph: StageGraph, training: Training) -> Iterator[tuple[int, int]]
 
 
 def differences(plan: Plan, found: Sequence[RankFacts]) -> Iterator[tuple[str, str]]:
-    """A sentence for each way in which ``found``, of all ranks or some, is not what ``plan`` was made for, and the
-    field of :class:`Allowed` that lets it be."""
+    """A sentence for each difference between ``found``, of all ranks or some, and the modules that ``plan`` was made
+    for, with the field of :class:`Allowed` that permits it."""
     graph = plan.vocabulary.graph
     assert graph is not None
     facts = {} if plan.problem.model is None else {
@@ -215,7 +215,7 @@ def _forgotten_ties(plan: Plan, graph: StageGraph, found: Sequence[RankFacts],
 
 
 def _unsplit(plan: Plan, graph: StageGraph, wanted: StageFacts | None, stage: int, it: StageFound) -> str | None:
-    """Of a stage whose backward the plan splits: why the executor cannot split it so."""
+    """For a stage whose backward the plan splits: why the executor cannot split it in that way."""
     if wanted is not None and wanted.deferred is not None and plan.problem.model is not None:
         if abs(it.deferred - wanted.deferred) <= plan.problem.model.tolerance * wanted.deferred:
             return None

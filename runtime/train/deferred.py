@@ -1,15 +1,15 @@
-"""Operators on weights whose weight gradient can wait: what they are, and what a pass back leaves for W.
+"""Operators on weights whose weight gradient can wait, and the data that a backward leaves for W.
 
 An operator runs on *inputs* and on *weights*. For a split backward it runs on the detached weights: so torch's own
-backward gives the inputs' gradients in I, and nothing else. Behind it stands a tap (:class:`_Tap`), which hands the
-result's gradient on and notes it down, with what the operator's :class:`Formula` keeps; from these the formula makes
+backward gives the inputs' gradients in I, and nothing else. A tap (:class:`_Tap`) behind it passes the result's
+gradient on and records it, with the tensors that the operator's :class:`Formula` keeps; from these the formula makes
 the weights' gradients in W.
 
-Weights need not be parameters: they may be what a function gives of parameters (a transpose, a cast, several of them
-put together). Then W runs the function again, and torch goes back through it.
+Weights need not be parameters: they may be the results of a function of parameters (a transpose, a cast, several of
+them joined). Then W runs the function again, and torch differentiates it.
 
-The formulas of torch's operators are in :mod:`~weft.runtime.train.formulas`; layers of modules by hand, and how others
-are registered, in :mod:`~weft.runtime.train.deferring`.
+The formulas of torch's operators are in :mod:`~weft.runtime.train.formulas`; layers of modules, and the registration of
+others, in :mod:`~weft.runtime.train.deferring`.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ def is_hooked(tensor: Tensor) -> bool:
 
 
 class Formula:
-    """What one operator computes, and how its weights' gradients are made later.
+    """One operator's computation, and how its weights' gradients are made later.
 
     One object may serve many calls: it has settings, but no tensors of its own.
     """
 
     def run(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The result for the inputs ``xs``, by operators that torch can go back through; and what :meth:`gradients`
-        needs, such as ``xs`` themselves. It must draw no random numbers."""
+        """The result for the inputs ``xs``, by operators that torch can differentiate; and the tensors that
+        :meth:`gradients` needs, such as ``xs`` themselves. It must draw no random numbers."""
         raise NotImplementedError
 
     def gradients(self, kept: Sequence[Tensor], gradient: Tensor, weights: Sequence[Tensor],
                   wanted: Sequence[bool]) -> Sequence[Tensor | None]:
-        """The gradients of the weights, of their shapes, from the result's ``gradient`` and what :meth:`run` kept; new
-        tensors, that share memory with nothing. ``None`` is enough for a weight that is not ``wanted``."""
+        """The gradients of the weights, in their shapes, from the result's ``gradient`` and the tensors that
+        :meth:`run` kept; new tensors, without shared memory. ``None`` is enough for a weight that is not ``wanted``."""
         raise NotImplementedError
 
 
@@ -74,8 +74,8 @@ class Again(Formula):
 
 
 class DeferredOperator(nn.Module):
-    """An operator as a module: ``formula`` on inputs and on ``parameters``, of which ``function`` makes the weights
-    (``None``: they are the weights). ``parameters``: by the names that they have in this module."""
+    """An operator as a module: ``formula`` on inputs and on ``parameters``, from which ``function`` makes the weights
+    (``None``: they are the weights). ``parameters``: by their names in this module."""
 
     def __init__(self, formula: Formula, parameters: Mapping[str, nn.Parameter],
                  function: Callable[..., Sequence[Tensor]] | None = None) -> None:
@@ -85,7 +85,7 @@ class DeferredOperator(nn.Module):
             self.register_parameter(name, parameter)
 
     def weights(self, parameters: Sequence[Tensor]) -> Sequence[Tensor]:
-        """What the formula is given for ``parameters``, which are this module's or stand for them."""
+        """The formula's weights for ``parameters``, which are this module's or stand for them."""
         return parameters if self.function is None else self.function(*parameters)
 
     def forward(self, *xs: Tensor) -> Tensor:
@@ -93,18 +93,18 @@ class DeferredOperator(nn.Module):
         return self.formula.run(xs, self.weights(self.own))[0]
 
     def extra_repr(self) -> str:
-        """The operator and its settings, by which two stages that are built alike are known."""
+        """The operator and its settings, which identify stages that are built alike."""
         own = {key: value for key, value in vars(self.formula).items() if not isinstance(value, FunctionType)}
         return f"{type(self.formula).__name__}({own}){getattr(self.function, 'code', '')}"
 
     @property
     def own(self) -> tuple[nn.Parameter, ...]:
-        """Its parameters, as they are now."""
+        """Its current parameters."""
         return tuple(p for p in self._parameters.values() if p is not None)
 
 
 class DeferredInputs(NamedTuple):
-    """What the weight gradients of one use of an operator need, after one micro-batch's input-gradient pass."""
+    """The inputs of the weight gradients of one use of an operator, after one micro-batch's input-gradient pass."""
 
     operator: DeferredOperator
     tensors: tuple[Tensor, ...]
@@ -112,7 +112,7 @@ class DeferredInputs(NamedTuple):
 
     @property
     def parameters(self) -> tuple[nn.Parameter, ...]:
-        """Those that get a gradient of it, or may."""
+        """The parameters that get a gradient from it, or may."""
         return self.operator.own
 
     def gradients(self) -> Iterator[tuple[nn.Parameter, Tensor]]:
@@ -141,8 +141,8 @@ class DeferredInputs(NamedTuple):
 
 
 class _Tap(torch.autograd.Function):
-    """Where an operator's result leaves it: the same tensor. Its gradient is handed on, and put down in ``kept``; the
-    ``parameters`` are there to say that the result has one."""
+    """Passes an operator's result through: the same tensor. Its gradient is passed on, and recorded in ``kept``; the
+    ``parameters`` are inputs so that the result has one."""
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, operator: DeferredOperator, tensors: Sequence[Tensor], kept: list[Any],
@@ -158,7 +158,7 @@ class _Tap(torch.autograd.Function):
 
 
 def tapped(operator: DeferredOperator, xs: Sequence[Tensor], kept: list[Any]) -> Tensor:
-    """The result of ``operator`` for ``xs``, whose backward leaves the weights' gradients in ``kept``, for later."""
+    """The result of ``operator`` for ``xs``, whose backward leaves the inputs of the weights' gradients in ``kept``."""
     own = operator.own
     y, tensors = operator.formula.run(xs, operator.weights([parameter.detach() for parameter in own]))
     found: Tensor = _Tap.apply(y, operator, tensors, kept, *own)  # type: ignore[no-untyped-call]
@@ -166,7 +166,7 @@ def tapped(operator: DeferredOperator, xs: Sequence[Tensor], kept: list[Any]) ->
 
 
 def _owned(gradient: Tensor, other: Tensor) -> Tensor:
-    """``gradient`` as plain memory of its own, which can be added to: not expanded, and not that of ``other``."""
+    """``gradient`` in separate plain memory, which can be added to: not expanded, and not that of ``other``."""
     if gradient.layout != torch.strided:
         return gradient
     found = gradient.contiguous()
@@ -174,7 +174,7 @@ def _owned(gradient: Tensor, other: Tensor) -> Tensor:
 
 
 class DeferredLinear(torch.autograd.Function):
-    """A linear layer whose backward gives the input gradient and keeps what its weight gradient needs."""
+    """A linear layer whose backward gives the input gradient and keeps the inputs of its weight gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, operator: DeferredOperator,

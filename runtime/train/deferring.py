@@ -1,8 +1,8 @@
 """Which layers of a module leave their weight gradients for W, and how further kinds are registered.
 
-Of itself a split backward defers ``nn.Linear``, convolutions (transposed ones too) and ``nn.Embedding``. Norms stay in
+By default a split backward defers ``nn.Linear``, convolutions (transposed ones too) and ``nn.Embedding``. Norms stay in
 I until they are registered: see :data:`weft.runtime.train.formulas.LIGHT` for why. A subclass may compute something
-else, so each kind stands for itself alone; and so does a layer with a parametrization or a hook that makes its weight.
+else, so only the exact type counts; a layer with a parametrization or a hook that makes its weight is not deferred.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from torch.func import functional_call
 from weft.runtime.train.deferred import Again, DeferredOperator, Formula, is_hooked
 from weft.runtime.train.formulas import Convolution, Linear, Table, same_padding
 
-#: What makes the formula of a layer, or ``None`` where this one cannot wait.
+#: Makes the formula of a layer, or ``None`` for one that cannot wait.
 Maker = Callable[..., Formula | None]
 
 
 def register_deferred(layer: type[nn.Module], maker: Maker | None = None) -> None:
     """Let the weight gradients of all layers whose type is ``layer``, exactly, wait for W when a backward is split.
 
-    ``maker(LAYER)`` gives a :class:`~weft.runtime.train.deferred.Formula`, or ``None`` for one that cannot wait. Its
-    weights are ``tuple(LAYER.parameters())``; what it computes must be what the layer's forward does for tensors given
-    by position (in a call with other arguments, gradients come in I). Without a maker W runs the layer's forward again
-    and torch goes back through it: then the layer must give one tensor, draw no random numbers, and write nowhere.
+    ``maker(LAYER)`` returns a :class:`~weft.runtime.train.deferred.Formula`, or ``None`` for one that cannot wait. Its
+    weights are ``tuple(LAYER.parameters())``; it must compute the same as the layer's forward on positional tensors (in
+    a call with other arguments, gradients come in I). Without a maker W runs the layer's forward again and torch
+    differentiates it: then the layer must return one tensor, draw no random numbers, and write nowhere.
 
-    A layer whose weight is a diagonal, with a formula of its own::
+    A layer whose weight is a diagonal, with its own formula::
 
         class Diagonal(nn.Module):
             def __init__(self, width):
@@ -48,8 +48,8 @@ def register_deferred(layer: type[nn.Module], maker: Maker | None = None) -> Non
         register_deferred(Diagonal, lambda layer: DiagonalFormula())
         register_deferred(nn.LayerNorm)      # W runs it again
 
-    It is to be called on all ranks, before stages are measured and before they run. Raises ``TypeError`` for what is no
-    type of modules.
+    Call it on all ranks, before stages are measured and before they run. Raises ``TypeError`` for anything but a module
+    type.
     """
     if not (isinstance(layer, type) and issubclass(layer, nn.Module)):
         raise TypeError(f"{layer!r:.60} is no type of torch.nn.Module: give the layer's class")
@@ -57,8 +57,8 @@ def register_deferred(layer: type[nn.Module], maker: Maker | None = None) -> Non
 
 
 def deferrable(module: nn.Module) -> list[nn.Module]:
-    """The layers of ``module`` whose weight gradients a split backward leaves for later: operators of a captured graph,
-    and layers of registered types, of real numbers. What lies inside such a layer is part of it."""
+    """The layers of ``module`` whose weight gradients a split backward defers: operators of a captured graph, and
+    layers of registered types, with real parameters. Modules inside such a layer are part of it."""
     found: dict[nn.Module, None] = {}
     waiting = [module]
     while waiting:
@@ -85,7 +85,7 @@ def can_wait(layer: nn.Module) -> bool:
 
 
 def operator_of(layer: nn.Module) -> DeferredOperator:
-    """What runs in the place of ``layer``, one of :func:`deferrable`."""
+    """The operator that replaces ``layer``, one of :func:`deferrable`."""
     if isinstance(layer, DeferredOperator):
         return layer
     formula = _MAKERS[type(layer)](layer)
@@ -94,7 +94,7 @@ def operator_of(layer: nn.Module) -> DeferredOperator:
 
 
 def _is_plain(layer: nn.Module) -> bool:
-    """Whether its parameters are where a layer of its type has them: not made anew by a hook, and of real numbers."""
+    """Whether its parameters are in the usual places of its type: not made by a hook, and real."""
     parameters = list(layer.parameters())
     is_there = "weight" in layer._parameters or not hasattr(layer, "weight")
     return is_there and bool(parameters) and not any(p.is_complex() or is_hooked(p) for p in parameters)

@@ -1,13 +1,13 @@
-"""The formulas of torch's operators: how the gradients of their weights are made from what they kept.
+"""The formulas of torch's operators: their weights' gradients, from the tensors that they kept.
 
-The kernels are those that torch's own backward calls, so that the numbers are the same, but for the last bits of some
-products of three dimensions: for them ``torch.matmul`` chooses its kernel also by whether the weight wants a gradient,
-and here it wants none. Weights come in the order in which the operator takes them, those that are not there left out.
+The kernels are those that torch's own backward calls, so that the numbers are the same, except for the last bits of
+some products of three dimensions: for them ``torch.matmul`` chooses its kernel also by whether the weight requires a
+gradient, and here it does not. Weights come in the operator's order, without missing ones.
 
 Some are *light* (:data:`LIGHT`): norms, scales and biases. Their weight gradient reads each number once or twice, and
 keeps as many until W. On a CPU, 2,048 tokens of 1,024 numbers, that of a layer norm takes 0.3 ms, that of a square
-linear layer of the same width 63 ms; both keep 16 MiB. So they wait only where that is asked for, and most have no
-formula of their own: W runs them again.
+linear layer of the same width 63 ms; both keep 16 MiB. So they are deferred only on request, and most have no formula
+of their own: W runs them again.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from torch import Tensor
 from weft.runtime.train.deferred import Again, Formula
 
 _aten = torch.ops.aten
-#: By how many dimensions there are, less one.
+#: By the number of dimensions, minus one.
 _PLAIN: Sequence[Callable[..., Tensor]] = (torch.conv1d, torch.conv2d, torch.conv3d)
 _TRANSPOSED: Sequence[Callable[..., Tensor]] = (torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d)
 Found = Sequence[Tensor | None]
 
 
 class Linear(Formula):
-    """``x @ weight.T``, perhaps with a bias added."""
+    """``x @ weight.T``, with or without a bias."""
 
     def run(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
         """See :class:`Formula`."""
@@ -43,7 +43,7 @@ class Linear(Formula):
 
 
 class Product(Formula):
-    """``x @ weight``, perhaps with a bias added: matrices, or as many products of two as the weight has matrices."""
+    """``x @ weight``, with or without a bias: matrices, or as many products of two as the weight has matrices."""
 
     def run(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
         """See :class:`Formula`."""
@@ -80,8 +80,8 @@ class ProductOfWeight(Formula):
 
 class Einsum(Formula):
     """``einsum(equation, ...)`` of one input and one weight; ``first``: whether the weight comes first. The equation
-    names each dimension (no ``...``), no letter twice in one operand, and the weight's all in the input's or in the
-    result's: :meth:`fits`."""
+    names each dimension (no ``...``), no letter twice in one operand, and each of the weight's also in the input or the
+    result: :meth:`fits`."""
 
     def __init__(self, equation: str, first: bool) -> None:
         self.equation, self.first = equation.replace(" ", ""), first
@@ -91,7 +91,7 @@ class Einsum(Formula):
 
     @staticmethod
     def fits(equation: str, first: bool) -> bool:
-        """Whether the equation is one of these."""
+        """Whether the equation has this form."""
         given, arrow, result = equation.replace(" ", "").partition("->")
         operands = given.split(",")
         if not arrow or len(operands) != 2 or "." in equation:
@@ -111,8 +111,8 @@ class Einsum(Formula):
 
 
 class GroupedProduct(Formula):
-    """The products of experts: row i of the first input by the matrix of the group that it is in; the second input says
-    where groups end. ``operator`` computes it."""
+    """The products of experts: row i of the first input times the matrix of its group; the second input has the ends of
+    groups. ``operator`` computes it."""
 
     def __init__(self, operator: Any) -> None:
         self.operator = operator
@@ -139,8 +139,8 @@ class GroupedProduct(Formula):
 
 
 class Convolution(Formula):
-    """A convolution in one to three dimensions, with its settings as ``aten.convolution`` has them; ``pad``: zeros that
-    are added before, as ``torch.nn.functional.pad`` has them."""
+    """A convolution in one to three dimensions, with the settings of ``aten.convolution``; ``pad``: zeros that are
+    added before, as for ``torch.nn.functional.pad``."""
 
     def __init__(self, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], transposed: bool,
                  output_padding: Sequence[int], groups: int, pad: Sequence[int] = ()) -> None:
@@ -176,7 +176,7 @@ class Convolution(Formula):
 
 
 class Table(Formula):
-    """Rows of the weight, picked by whole numbers; ``padding`` is the row that is not trained, -1 if all are."""
+    """Rows of the weight, selected by integers; ``padding`` is the row that is not trained, -1 if all are."""
 
     def __init__(self, padding: int = -1) -> None:
         self.padding = padding
@@ -218,7 +218,7 @@ class BatchNorm(Formula):
 
 
 class Shift(Formula):
-    """``x + weight``, number by number, the weight as often as it fits: nothing but the gradient is kept."""
+    """``x + weight``, element by element, with the weight broadcast: only the gradient is kept."""
 
     def run(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
         """See :class:`Formula`."""
@@ -231,18 +231,18 @@ class Shift(Formula):
 
 
 def same_padding(whole: Sequence[int]) -> tuple[list[int], list[int]]:
-    """The padding that a convolution takes on both sides of each dimension, and the zeros that are added before, of
-    ``whole``, how many zeros there are in each: an odd one goes to the end."""
+    """The padding that a convolution adds on both sides of each dimension, and the zeros that are added before, where
+    ``whole`` is the number of zeros of each: an odd one goes to the end."""
     odd = [zeros for total in reversed(whole) for zeros in (0, total % 2)]
     return [total // 2 for total in whole], odd if any(odd) else []
 
 
-#: Formulas whose weight gradients are not worth keeping what they need, unless that is asked for.
+#: Formulas whose weight gradients are not worth keeping their inputs, unless requested.
 LIGHT: tuple[type[Formula], ...] = (Again, BatchNorm, Shift)
 
 
 def _rows(x: Tensor) -> Tensor:
-    return x.reshape(x.shape[:-1].numel(), x.shape[-1])  # -1 says nothing of a tensor without numbers
+    return x.reshape(x.shape[:-1].numel(), x.shape[-1])  # -1 cannot be inferred for a tensor without elements
 
 
 def _summed(gradient: Tensor, weight: Tensor) -> Tensor:
@@ -250,6 +250,6 @@ def _summed(gradient: Tensor, weight: Tensor) -> Tensor:
 
 
 def _new_sum(gradient: Tensor, weight: Tensor) -> Tensor:
-    """The same, in memory of its own."""
+    """The same, in separate memory."""
     found = _summed(gradient, weight)
     return found.clone() if found.untyped_storage().data_ptr() == gradient.untyped_storage().data_ptr() else found

@@ -1,8 +1,8 @@
-"""Random numbers that depend on what is computed alone: not on cuts, schedules, ranks, or how often it is computed.
+"""Random numbers that depend on the computation alone: not on cuts, schedules, ranks, or repetitions.
 
-Each operator that draws random numbers draws them from a seed of its own, made of the training's seed, the step, the
-micro-batch, and the operator's number in the whole model. So a micro-batch has the same masks wherever and whenever it
-is run, and a recomputation has those of the first time. What other code draws goes on as if nothing had been drawn.
+Each random operator draws from its own seed, made from the training's seed, the step, the micro-batch, and the
+operator's number in the whole model. So a micro-batch has the same masks wherever and whenever it is run, and a
+recomputation has those of the first run. Other code's random numbers are not affected.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from torch.utils._pytree import tree_leaves
 
 @dataclass
 class Moment:
-    """What is run now: the ``step``, and the ``micro_batch``, counted over all replicas. ``seed`` is the training's."""
+    """The current ``step`` and ``micro_batch``, counted over all replicas. ``seed`` is the training's."""
 
     seed: int = 0
     step: int = 0
     micro_batch: int = 0
 
     def seed_of(self, operator: int) -> int:
-        """The seed that operator number ``operator`` has now, of 63 bits."""
+        """The current seed of operator number ``operator``, with 63 bits."""
         packed = struct.pack("<Qqqq", self.seed % 2**64, self.step, self.micro_batch, operator)
         return int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "little") >> 1
 
     @contextmanager
     def drawing(self, operator: int, device: torch.device | None = None) -> Iterator[None]:
-        """Whatever runs inside, on the CPU or on ``device``, draws from the seed of ``operator``; afterwards torch's
-        generators are as they were."""
+        """Code inside, on the CPU or on ``device``, draws from the seed of ``operator``; afterwards torch's generators
+        are restored."""
         generators = [torch.default_generator]
         if device is not None and device.type == "cuda":
             generators.append(torch.cuda.default_generators[
@@ -60,7 +60,7 @@ class Seeded(nn.Module):
         self.target, self.number, self.moment = target, number, Moment()
 
     def forward(self, *args: Any, **settings: Any) -> Any:
-        """What the operator gives."""
+        """The operator's result."""
         device = settings.get("device") or next(
             (x.device for x in tree_leaves(args) if isinstance(x, Tensor) and x.is_cuda), None)
         with self.moment.drawing(self.number, None if device is None else torch.device(device)):
@@ -72,7 +72,7 @@ class Seeded(nn.Module):
 
 
 def seeds_of(module: nn.Module, moment: Moment) -> None:
-    """Let all operators of ``module`` that draw random numbers draw them at ``moment``, as it is when they run."""
+    """Make all random operators of ``module`` draw at ``moment``, as it is when they run."""
     for part in module.modules():
         if isinstance(part, Seeded):
             part.moment = moment

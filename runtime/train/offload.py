@@ -1,23 +1,22 @@
-"""What a forward keeps for its backward, moved to the host's memory and back, beside what the device computes.
+"""Tensors that a forward saves for its backward, moved to the host's memory and back, beside the device's computation.
 
-Autograd hands every tensor that it saves to :meth:`Shelf.put` and fetches it again with :meth:`Shelf.take`
-(``torch.autograd.graph.saved_tensors_hooks``), so in between nothing else holds it. Tensors that share memory move
-together. What belongs to the model (parameters, buffers) stays, and so does what a stage was given: where another rank
-sent it, it lies in a receive buffer that is not given away meanwhile (:mod:`weft.runtime.plan.buffers`). Only a stage
-that is recomputed moves its inputs, which are all it keeps.
+Autograd passes every tensor that it saves to :meth:`Shelf.put` and fetches it again with :meth:`Shelf.take`
+(``torch.autograd.graph.saved_tensors_hooks``), so in between nothing else keeps it alive. Tensors that share memory
+move together. The model's own tensors (parameters, buffers) stay, and so do a stage's inputs: one from another rank
+lies in a receive buffer that is not reused meanwhile (:mod:`weft.runtime.plan.buffers`). Only a stage that is
+recomputed moves its inputs, which are all it keeps.
 
-Copies are made by a :class:`CopyEngine`, one at a time each way. On a GPU these are two streams beside the one that
-computes, to and from page-locked host memory: memory is given back, or read, by what the computing stream runs after it
-has waited for the copy, so neither the host nor the stream stands still for longer than that. On a CPU they are two
-threads, and the host's memory is outside torch's allocator: what is counted as the device's falls and rises as it would
-on a GPU, and plans can be tried without one.
+Copies are made by a :class:`CopyEngine`, one at a time each way. On a GPU these are two streams beside the computing
+one, to and from page-locked host memory: memory is released, or read, by work that the computing stream runs after it
+has waited for the copy, so neither the host nor the stream waits for longer than that. On a CPU they are two threads,
+and the host's memory is outside torch's allocator: the memory counted as the device's falls and rises as it would on a
+GPU, and plans can be tried without one.
 
-In a problem (:mod:`weft.solver.offload`), offload and load are blocks that hold the device for a moment, and the copies
-are
-transfers: that to the host begins with the end of the forward and is over when the offload block begins, that back
-begins with the load block and is over when the pass that needs it begins. Blocks that hold the device for as long as
-the copy takes (no transfer in between) are run so: then the copy begins and ends in the block. How much the host can
-hold is not part of a problem.
+In a problem (:mod:`weft.solver.offload`), offload and load are blocks that occupy the device for a moment, and the
+copies are transfers: that to the host begins with the end of the forward and is over when the offload block begins,
+that back begins with the load block and is over when the pass that needs it begins. Blocks that occupy the device for
+as long as the copy takes (no transfer in between) are run so: then the copy begins and ends in the block. The host's
+capacity is not part of a problem.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ class Copying(Protocol):
     """Copies under way."""
 
     def wait(self) -> None:
-        """What is computed from here on, on the device, comes after the copies."""
+        """Make later work on the device come after the copies."""
 
 
 class CopyEngine:
-    """Copies between ``device`` and the host's memory, in the order in which they are started, each way by itself.
+    """Copies between ``device`` and the host's memory, in the order in which they are started, independently each way.
 
-    Host memory that has been given back is used again, so that nothing is allocated there once a step has run.
+    Released host memory is reused, so that no more is allocated there once a step has run.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -51,23 +50,23 @@ class CopyEngine:
         self._free: dict[int, list[Tensor]] = {}  # host memory by size
 
     def to_host(self, here: Sequence[Tensor]) -> tuple[list[Tensor], Copying]:
-        """Copies of the flat byte tensors ``here`` in host memory, once what is returned beside them has been waited
-        for. The device's tensors must be kept until then."""
+        """Copies of the flat byte tensors ``here`` in host memory, complete once the returned ``Copying`` has been
+        waited for. The device's tensors must be kept until then."""
         there = [self._host(tensor.numel()) for tensor in here]
         return there, self._begin([*zip(there, here, strict=True)], outward=True)
 
     def to_device(self, there: Sequence[Tensor]) -> tuple[list[Tensor], Copying]:
-        """The same back into new memory of the device."""
+        """The same back into new device memory."""
         here = [torch.empty(tensor.numel(), dtype=torch.uint8, device=self.device) for tensor in there]
         return here, self._begin([*zip(here, there, strict=True)], outward=False)
 
     def release(self, there: Iterable[Tensor]) -> None:
-        """Host memory of :meth:`to_host` that nothing reads any more, or only copies that have been waited for."""
+        """Release host memory of :meth:`to_host` without readers, except copies that have been waited for."""
         for tensor in there:
             self._free.setdefault(tensor.numel(), []).append(tensor)
 
     def close(self) -> None:
-        """End its threads, and give its host memory back."""
+        """End its threads, and free its host memory."""
         for thread in self._threads.values():
             thread.shutdown()
         self._threads.clear()
@@ -94,8 +93,8 @@ class CopyEngine:
 
 
 class _InThread:
-    """Copies that a thread makes. The thread holds no tensor but through this, so that memory is given back where it is
-    waited for."""
+    """Copies made by a thread. The thread refers to tensors only through this object, so that memory is released at the
+    wait."""
 
     def __init__(self, pairs: list[tuple[Tensor, Tensor]], thread: ThreadPoolExecutor) -> None:
         self._pairs = pairs
@@ -111,7 +110,7 @@ class _InThread:
 
 
 class _OnStream:
-    """Copies on a stream of their own, behind what the computing stream has been given so far."""
+    """Copies on a separate stream, behind the computing stream's work so far."""
 
     def __init__(self, pairs: list[tuple[Tensor, Tensor]], stream: torch.cuda.Stream) -> None:
         stream.wait_stream(torch.cuda.current_stream(stream.device))
@@ -136,8 +135,8 @@ class _Place(NamedTuple):
 
 
 class Shelf:
-    """The saved tensors of one stage's forward over one micro-batch; those that live in ``stays`` are not moved, and
-    those that are put while ``moves()`` is false."""
+    """The saved tensors of one stage's forward over one micro-batch; tensors in memory of ``stays`` are not moved, nor
+    are those that are put while ``moves()`` is false."""
 
     def __init__(self, engine: CopyEngine, stays: Iterable[Tensor], moves: Callable[[], bool] = lambda: True) -> None:
         self._engine, self._moves = engine, moves
@@ -150,22 +149,22 @@ class Shelf:
         self._away = False
 
     def leave(self, tensors: Iterable[Tensor]) -> None:
-        """These stay where they are, and all that shares memory with them."""
+        """Keep these on the device, and all tensors that share memory with them."""
         self._stays.update(tensor.untyped_storage().data_ptr() for tensor in tensors)
 
     @property
     def size(self) -> int:
-        """Bytes that move."""
+        """Bytes moved."""
         return sum(memory.numel() for memory in self._memories)
 
     def put(self, tensor: Tensor) -> Tensor | _Place:
-        """Take ``tensor``; what comes back is for :meth:`take`."""
+        """Take ``tensor``; the result is for :meth:`take`."""
         memory = tensor.untyped_storage()
         if memory.data_ptr() in self._stays or memory.nbytes() == 0:
-            return tensor.detach()  # an operation that saves its own result would hold itself until its backward
+            return tensor.detach()  # an operation that saves its own result would keep itself alive until its backward
         if memory.data_ptr() not in self._number:
             if not self._moves():
-                self.leave((tensor,))  # something else keeps it on the device
+                self.leave((tensor,))  # another user keeps it on the device
                 return tensor.detach()
             self._number[memory.data_ptr()] = len(self._memories)
             self._memories.append(torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(memory))
@@ -173,7 +172,7 @@ class Shelf:
                       int(tensor.storage_offset()))
 
     def take(self, kept: Tensor | _Place) -> Tensor:
-        """The tensor that :meth:`put` was given. It must be on the device: loaded, if it was offloaded."""
+        """The tensor passed to :meth:`put`. It must be on the device: loaded, if it was offloaded."""
         if isinstance(kept, Tensor):
             return kept
         assert not self._away
@@ -187,11 +186,11 @@ class Shelf:
         self._elsewhere, self._copying = self._engine.to_host(self._memories)
 
     def begin_load(self) -> None:
-        """Take the device's memory again, and begin to copy everything back."""
+        """Allocate the device's memory again, and begin to copy everything back."""
         self._elsewhere, self._copying = self._engine.to_device(self._memories)
 
     def arrive(self) -> None:
-        """Wait for the copies under way, if there are any, and give back what they were made of."""
+        """Wait for the copies under way, if any, and release their sources."""
         if self._copying is not None:
             self._copying.wait()
             if self._away:

@@ -1,13 +1,12 @@
-"""Layers of a stage that lives on several ranks: each rank holds a share and the ranks meet in collectives.
+"""Layers of a stage on several ranks: each rank has a share, and the ranks meet in collectives.
 
-The shares are those of Megatron-LM (Shoeybi et al., 2019, section 3): a linear layer cut by columns hands each rank
-some outputs, the next one cut by rows adds up what each rank makes of its own; an embedding or a head is cut by
-vocabulary, and the cross-entropy of scores that are cut needs three numbers a token from the others, not the scores.
-Shares may be of unequal size. Inputs, outputs and input gradients at the outside are whole on every rank.
+The shares are those of Megatron-LM (Shoeybi et al., 2019, section 3): a linear layer cut by columns gives each rank
+some outputs, the next one cut by rows sums the ranks' partial results; an embedding or a head is cut by vocabulary, and
+the cross-entropy of split scores needs three numbers a token from the others, not the scores. Shares may be of unequal
+size. Inputs, outputs and input gradients at the outside are whole on every rank.
 
-Every forward and backward enters its collectives in one order that the module's code gives; that different
-micro-batches do not mix on different ranks is the program's to see to, and is proven before launch
-(:mod:`weft.runtime.plan.check`).
+Every forward and backward enters its collectives in one order, given by the module's code; the program ensures that
+different micro-batches do not mix on different ranks, which is proven before launch (:mod:`weft.runtime.plan.check`).
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ def is_sharded(parameter: nn.Parameter) -> bool:
 
 
 def enter(x: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """``x``, which is whole, on its way into what each rank does with its share: gradients are summed coming back."""
+    """Pass ``x``, which is whole, to the ranks' shares of the computation: gradients are summed coming back."""
     y: Tensor = _Enter.apply(x, group)  # type: ignore[no-untyped-call]
     return y
 
 
 def leave(x: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """The sum of the ranks' ``x``, on its way out; each gets the whole gradient back."""
+    """The sum of the ranks' ``x``, leaving their shares; each gets the whole gradient back."""
     y: Tensor = _Leave.apply(x, group)  # type: ignore[no-untyped-call]
     return y
 
@@ -81,7 +80,7 @@ def _summed(x: Tensor, group: dist.ProcessGroup, operation: dist.ReduceOp.RedOpT
 class ColumnLinear(nn.Module):
     """This rank's outputs of the linear layer ``whole``: whole inputs in, a share of the last dimension out.
 
-    With ``inside``, its input has been through :func:`enter` already (several layers that read one tensor enter once).
+    With ``inside``, its input has already been through :func:`enter` (several layers that read one tensor enter once).
     """
 
     def __init__(self, whole: nn.Linear, group: dist.ProcessGroup, inside: bool = False) -> None:

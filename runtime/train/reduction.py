@@ -1,18 +1,18 @@
-"""What happens to gradients between the last backward of a step and the optimizer: ties, replicas, the norm.
+"""Gradients between the last backward of a step and the optimizer: ties, replicas, the norm.
 
-Gradients are allocated in the first step and stay: the plan counts them as always there, and a later step allocates
-nothing for them. Those that nobody has made zero meanwhile are added to, where ``adding`` says so, and lie beside the
-new ones until these are summed. A parameter that a batch does not use has none in that batch, so that its optimizer
-does not change it; among replicas it has zeros where it is not used, since another replica may use it.
+Gradients are allocated in the first step and stay: the plan counts them as resident, and a later step allocates nothing
+for them. With ``adding``, gradients that have not been zeroed meanwhile are added to, and are kept beside the new ones
+until these are summed. A parameter that a batch does not use has none in that batch, so that its optimizer does not
+change it; among replicas it has zeros where it is not used, since another replica may use it.
 
-Each sum is made once a step, where the plan's REDUCE instructions say: behind the last backward that adds to it, while
-other stages of the rank may still run. Tied parameters are summed over the ranks that hold them, there and then; over
-the replicas of the plan, sums are started there, in place, and waited for after all instructions: the gradients of a
-group lie in buckets, so that nothing is copied. The norm is that of the whole model's gradient: a parameter counts
-once, however many ranks hold it, and a sharded one with each of its shares.
+Each sum is made once a step, at the plan's REDUCE instructions: behind the last backward that adds to it, while other
+stages of the rank may still run. Tied parameters are summed over their ranks at once; over the replicas of the plan,
+sums are started there, in place, and waited for after all instructions: the gradients of a group lie in buckets, so
+that nothing is copied. The norm is that of the whole model's gradient: a parameter counts once, however many ranks have
+it, and a sharded one with each of its shares.
 
 Under AdamA (:mod:`weft.runtime.interface.optim`) gradients are in the optimizer's moments by then, and the moments are
-summed over the replicas in their place, bucket by bucket; only gradients of tied parameters are still there.
+summed over the replicas in their place, bucket by bucket; only gradients of tied parameters still exist.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ TINY = 1e-6  # added to a norm before dividing by it, as torch.nn.utils.clip_gra
 
 
 class Reduction:
-    """The gradients of rank ``session.rank``'s part of ``plan``, as ``training`` has it.
+    """The gradients of rank ``session.rank``'s part of ``plan``, for ``training``.
 
-    ``plan`` is then the one to run: with a REDUCE for each group of parameters that there is, proven. All ranks of the
-    session build theirs at the same point. Raises :class:`~weft.runtime.ranks.session.SessionError` if they disagree,
-    or begin with different values of what is one parameter.
+    :attr:`plan` is then the one to run: with a REDUCE for each group of parameters, proven. All ranks of the session
+    build theirs at the same point. Raises :class:`~weft.runtime.ranks.session.SessionError` if they disagree, or begin
+    with different values of a common parameter.
     """
 
     def __init__(self, plan: Plan, session: Session, training: Training, folding: Folding | None = None) -> None:
@@ -72,14 +72,14 @@ class Reduction:
             self.members[stages].append(parameter)
         self.counted = list(self._counted())
         self._kept: dict[nn.Parameter, tuple[Tensor, int]] = {}  # by holder: the gradient, its version when cleared
-        self._flat: dict[tuple[int, ...], list[Tensor]] = {}  # by group: what replicas sum
+        self._flat: dict[tuple[int, ...], list[Tensor]] = {}  # by group: the buckets that replicas sum
         self.sharding = self._sharded() if training.fully_shard else None
         if session.replicas > 1 and folding is None and self.sharding is None:
             self._flat = {instruction.stages: list(self._lay_out(self.members[instruction.stages]))
                           for instruction in self.plan.program.ranks[session.rank] if isinstance(instruction, Reduce)}
         self._open: list[dist.Work] = []
         self.summing = True  # off while further batches will be added to the gradients
-        self.adding = False  # whether gradients that are there when a batch begins are added to
+        self.adding = False  # whether gradients that exist when a batch begins are added to
         self._before: dict[nn.Parameter, Tensor] = {}  # these, by holder
         require_equal_starts(session, training)
 
@@ -90,7 +90,7 @@ class Reduction:
 
     @property
     def holders_counted(self) -> list[nn.Parameter]:
-        """What holds the gradients that this rank adds to the norm over all ranks."""
+        """The holders of the gradients that this rank adds to the norm over all ranks."""
         if self.session.peers > 1 and self.session.replica:  # the first copy of all has them
             return []
         return [self._final(parameter) for parameter in self.counted]
@@ -101,7 +101,7 @@ class Reduction:
         return self.sharding is not None or self.session.peers > 1
 
     def clear(self) -> None:
-        """Begin a batch: gradients that are there become zero (those that go into AdamA's moments are dropped)."""
+        """Begin a batch: existing gradients become zero (those that go into AdamA's moments are dropped)."""
         if self.sharding is not None:
             self._before = {share: share.grad for parameter in self.parameters if self.adding
                             and (share := self._final(parameter)).grad is not None}
@@ -121,8 +121,8 @@ class Reduction:
                 self._kept[holder] = gradient, gradient._version
 
     def start(self, instruction: Reduce) -> None:
-        """Sum the gradients of the parameters that ``instruction`` names: over the ranks that hold them now, over the
-        replicas until :meth:`finish`. Sums are linear: of several batches they are made once, in the last."""
+        """Sum the gradients of the parameters of ``instruction``: over their ranks now, over the replicas until
+        :meth:`finish`. Sums are linear: of several batches they are made once, in the last."""
         if not self.summing:
             return
         members = self.members.get(instruction.stages, [])
@@ -150,7 +150,7 @@ class Reduction:
             self.folding.fold_tied([parameter for parameter in members if parameter in self.folding.tied])
 
     def finish(self) -> None:
-        """Wait for the sums that have been started."""
+        """Wait for the started sums."""
         if self._open:
             self._wait_for_replicas("the gradients' sums")
         for work in self._open:
@@ -166,7 +166,7 @@ class Reduction:
                     holder.grad = None
 
     def _wait_for_replicas(self, what: object) -> None:
-        """Say that this rank cannot go on without its counterparts."""
+        """Report that this rank waits for its counterparts."""
         self.session.watch.doing(f"summing gradients over the replicas ({what})", self.session.alike)
 
     def _sum_folded(self, members: Iterable[nn.Parameter], folding: Folding) -> None:
@@ -183,7 +183,7 @@ class Reduction:
                 flat = flat[tensor.numel():]
 
     def clip(self) -> float | None:
-        """Scale gradients so that their norm is at most ``clip_norm``; the norm that they had, on every rank."""
+        """Scale gradients so that their norm is at most ``clip_norm``; returns the norm before that, on every rank."""
         limit = self.training.clip_norm
         if limit is None:
             return None
@@ -200,7 +200,7 @@ class Reduction:
         return norm
 
     def add_before(self) -> None:
-        """Add the gradients that were there when the batch began."""
+        """Add the gradients that existed when the batch began."""
         for holder, gradient in self._before.items():
             if holder.grad is None:
                 holder.grad = gradient
@@ -214,7 +214,7 @@ class Reduction:
             gradient *= factor
 
     def unscale(self, scaling: LossScale) -> None:
-        """Divide gradients by the scale of the loss; drop them where one, on any rank, is not finite."""
+        """Divide gradients by the scale of the loss; drop them if one, on any rank, is not finite."""
         self.scale(1 / scaling.value)
         holders = [self._final(parameter) for parameter in self.parameters]
         fine = all(bool(own_share(holder.grad).isfinite().all()) for holder in holders if holder.grad is not None)
@@ -236,7 +236,7 @@ class Reduction:
     # -- sums ----------------------------------------------------------------------------------------------------------
 
     def _lay_out(self, members: Iterable[nn.Parameter]) -> Iterator[Tensor]:
-        """The buckets in which the gradients of ``members`` lie from now on."""
+        """The buckets that hold the gradients of ``members`` from now on."""
         for bucket in _buckets(self._holder(parameter) for parameter in members):
             sizes = [local_of(holder).numel() for holder in bucket]
             flat = torch.zeros(sum(sizes), dtype=bucket[0].dtype, device=bucket[0].device)
@@ -255,11 +255,11 @@ class Reduction:
             self._gradient(parameter).copy_(total)
 
     def _holder(self, parameter: nn.Parameter) -> nn.Parameter:
-        """What holds the gradient of ``parameter``."""
+        """The parameter with the gradient of ``parameter``."""
         return parameter if self.training.masters is None else self.training.masters.of(parameter)
 
     def _final(self, parameter: nn.Parameter) -> nn.Parameter:
-        """What holds the gradient of ``parameter`` after a step."""
+        """The parameter with the gradient of ``parameter`` after a step."""
         return self._holder(parameter) if self.sharding is None else self.sharding.of(parameter)
 
     def _gradient(self, parameter: nn.Parameter) -> Tensor:
@@ -267,7 +267,7 @@ class Reduction:
         kept = self._kept[holder][0] if holder in self._kept else None
         if holder.grad is None:
             holder.grad = torch.zeros_like(holder) if kept is None else kept
-        elif self._flat and kept is not None and holder.grad is not kept:  # user code put another one there
+        elif self._flat and kept is not None and holder.grad is not kept:  # user code replaced it
             kept.copy_(holder.grad)
             holder.grad = kept
         return holder.grad
@@ -280,7 +280,7 @@ class Reduction:
         for stage, module in sorted(self.training.stages.items()):
             for parameter in module.parameters():
                 if parameter.requires_grad and id(parameter) not in tied:
-                    tied.add(id(parameter))  # once, also if stages of this rank share it
+                    tied.add(id(parameter))  # once, even if stages of this rank share it
                     if is_sharded(parameter) or self.groups[stage][0] == self.session.rank:
                         yield parameter
         for tie in self.ties:
@@ -300,7 +300,7 @@ class Reduction:
                         lambda p: names[id(p)])
 
     def _proven(self, plan: Plan, ties: TiedParameters) -> Plan:
-        """``plan`` with a REDUCE for each group of parameters; every parameter that is trained is in one of them."""
+        """``plan`` with a REDUCE for each group of parameters; every trained parameter is in one of them."""
         try:
             plan = plan.sharing(ties.shared)
         except ProgramError as error:

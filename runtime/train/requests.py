@@ -12,8 +12,8 @@ class Requests:
     """``requests``, tensors of one shape, in micro-batches of ``size``; a plan runs ``micro_batches`` at a time.
 
     ``training = Training(..., inputs=requests.inputs, steps=requests.steps, collect=requests.collect)`` runs them, and
-    :attr:`results` holds the results, on the rank where they come out. The last micro-batches are filled up with copies
-    of the last request, whose results are dropped. With replicas, ``micro_batches`` counts those of all of them.
+    :attr:`results` has the results, on the rank of the last stage. The last micro-batches are filled up with copies of
+    the last request, whose results are dropped. With replicas, ``micro_batches`` counts those of all of them.
     """
 
     def __init__(self, requests: Sequence[Tensor], size: int, micro_batches: int) -> None:
@@ -25,7 +25,7 @@ class Requests:
 
     @property
     def steps(self) -> int:
-        """How often the plan runs."""
+        """The number of runs of the plan."""
         return -(-len(self._requests) // (self._size * self._micro_batches))
 
     def inputs(self, step: int, micro_batch: int) -> Tensor:

@@ -1,9 +1,9 @@
 """Trained parameters divided among the copies of a plan, by torch's own ``fully_shard`` (FSDP2).
 
-Modules keep the parameter objects that they have. Between steps these hold nothing: each copy has its share of every
-parameter, a ``DTensor``, which an optimizer updates. Before a step the copies gather all shares; the memory that
-``fully_shard`` gathers them in is also the modules' parameters'. Gradients gather whole there, over all micro-batches;
-the plan's REDUCE scatters their sums to the shares, which gives the memory of both back.
+Modules keep their parameter objects. Between steps these hold nothing: each copy has its share of every parameter, a
+``DTensor``, which an optimizer updates. Before a step the copies gather all shares; the memory in which ``fully_shard``
+gathers them is also that of the modules' parameters. Gradients accumulate whole there, over all micro-batches; the
+plan's REDUCE scatters their sums to the shares, which releases the memory of both.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from weft.runtime.ranks.session import SessionError
 from weft.runtime.ranks.within import called
 
-#: By the process group that there is and the processes: the mesh of these.
+#: Meshes by the default process group and the processes.
 _MESHES: dict[tuple[object, tuple[int, ...]], Any] = {}
 
 
@@ -29,8 +29,8 @@ def is_divided(tensor: object) -> bool:
 
 
 def own_share(tensor: Tensor) -> Tensor:
-    """What of ``tensor`` counts for this rank, so that each number counts once on all ranks together: all of a plain
-    one, the share of a divided one; of what several ranks have, nothing but on the first of them."""
+    """The part of ``tensor`` that counts for this rank, so that each number counts once on all ranks together: all of a
+    plain one, the share of a divided one; of a replicated one, nothing except on the first of its ranks."""
     if not is_divided(tensor):
         return tensor
     divided: Any = tensor
@@ -41,13 +41,13 @@ def own_share(tensor: Tensor) -> Tensor:
 
 
 def local_of(tensor: Tensor) -> Tensor:
-    """What this rank has of ``tensor``."""
+    """This rank's part of ``tensor``."""
     divided: Any = tensor
     return divided.to_local() if is_divided(tensor) else tensor
 
 
 def lying_in(memory: Tensor, like: Tensor) -> Tensor:
-    """``memory``, which has as many numbers as this rank has of ``like``, as a tensor that is divided as that."""
+    """``memory``, with as many numbers as this rank's part of ``like``, as a tensor divided in the same way."""
     local = memory.view_as(local_of(like))
     if not is_divided(like):
         return local
@@ -56,18 +56,18 @@ def lying_in(memory: Tensor, like: Tensor) -> Tensor:
 
 
 def settled(gradient: Tensor, like: Tensor) -> Tensor:
-    """``gradient`` divided as ``like``: of a sum, each rank has a part of every number until here."""
+    """``gradient`` divided like ``like``: before, each rank may have a partial sum of every number."""
     divided: Any = gradient
     return (divided.redistribute(placements=like.placements)  # type: ignore[attr-defined]
             if is_divided(gradient) and is_divided(like) else gradient)
 
 
 class Sharding:
-    """``members``, this rank's trained parameters by the stages that hold them, divided among the processes
-    ``copies``, by their numbers in ``torch.distributed``.
+    """``members``, this rank's trained parameters by their stages, divided among the processes ``copies``, by their
+    numbers in ``torch.distributed``.
 
     All of these make theirs together. The parameters are whole afterwards, until :meth:`release`. Raises
-    :class:`~weft.runtime.ranks.session.SessionError` for what ``fully_shard`` cannot divide.
+    :class:`~weft.runtime.ranks.session.SessionError` for parameters that ``fully_shard`` cannot divide.
     """
 
     def __init__(self, members: Mapping[tuple[int, ...], Sequence[nn.Parameter]], copies: Sequence[int],
@@ -91,20 +91,20 @@ class Sharding:
                 self._shares.update(zip(shell.whole, shell.shares, strict=True))
 
     def of(self, parameter: nn.Parameter) -> nn.Parameter:
-        """The share of ``parameter``, which gathers the gradients."""
+        """The share of ``parameter``, which accumulates the gradients."""
         return self._shares.get(parameter, parameter)
 
     def parameters(self) -> list[nn.Parameter]:
-        """What the optimizer updates."""
+        """The parameters that the optimizer updates."""
         return list(self._shares.values())
 
     def write_back(self) -> None:
-        """Gather the shares: parameters are whole from here on."""
+        """Gather the shares: parameters are whole from now on."""
         for shell in self._every:
             shell.gather()
 
     def take(self) -> None:
-        """Let the shares be those of what the whole parameters are now."""
+        """Set the shares to the current values of the whole parameters."""
         with torch.no_grad():
             for whole, share in self._shares.items():
                 share.copy_(shared_as(share, whole))
@@ -115,8 +115,8 @@ class Sharding:
             shell.release()
 
     def scatter(self, stages: tuple[int, ...]) -> None:
-        """Add to each share's gradient the sum, over the copies, of what the whole parameters' are; these go. The
-        parameters that ``stages`` hold are given back too."""
+        """Add to each share's gradient the sum, over the copies, of the whole parameters' gradients, which are dropped.
+        The parameters of ``stages`` are released too."""
         for shell in self._shells[stages]:
             shell.scatter()
 
@@ -126,8 +126,8 @@ class Sharding:
 
 
 def _mesh_of(copies: tuple[int, ...], device: torch.device) -> Any:
-    """The mesh of these processes. It stays as long as the process group that there is, and one that is made later has
-    a group of the same name: torch keeps what it knows of the tensors of a mesh, with the group's name."""
+    """The mesh of these processes. It is kept as long as the default process group, and a later one has a group of the
+    same name: torch caches facts on the tensors of a mesh under the group's name."""
     from torch.distributed.device_mesh import DeviceMesh
 
     key = dist.group.WORLD, copies
@@ -139,7 +139,7 @@ def _mesh_of(copies: tuple[int, ...], device: torch.device) -> Any:
 
 
 def shared_as(like: Tensor, whole: Tensor) -> Tensor:
-    """``whole``, divided as ``like`` is where that is divided. All ranks that have shares ask together."""
+    """``whole``, divided like ``like`` if that is divided. All ranks that have shares call it together."""
     if not is_divided(like) or like.shape != whole.shape:
         return whole
     from torch.distributed.tensor import distribute_tensor
@@ -149,7 +149,7 @@ def shared_as(like: Tensor, whole: Tensor) -> Tensor:
 
 
 def whole_of(tensor: Tensor) -> Tensor:
-    """All of a divided tensor. All ranks that have shares ask together."""
+    """All of a divided tensor. All ranks that have shares call it together."""
     if not is_divided(tensor):
         return tensor
     divided: Any = tensor
@@ -158,8 +158,8 @@ def whole_of(tensor: Tensor) -> Tensor:
 
 
 class _Shell(nn.Module):
-    """Parameters of one type that are gathered and summed at once: the module that ``fully_shard`` divides. It computes
-    nothing but a number whose gradients are those that the whole parameters have."""
+    """Parameters of one type that are gathered and summed at once: the module that ``fully_shard`` divides. Its forward
+    only makes a number whose gradients are those of the whole parameters."""
 
     whole: list[nn.Parameter]
     shares: list[nn.Parameter]
@@ -172,12 +172,12 @@ class _Shell(nn.Module):
         for i, parameter in enumerate(parameters):
             self.register_parameter(str(i), parameter)
         torchs: Any = fully_shard(self, mesh=mesh, reshard_after_forward=False)
-        torchs.set_gradient_divide_factor(1.0)  # losses have their share in the mean
+        torchs.set_gradient_divide_factor(1.0)  # losses already have their share in the mean
         torchs.set_force_sum_reduction_for_comms(True)
         self.__dict__["shares"] = list(self.parameters())
         torchs.unshard()
         for parameter, gathered in zip(parameters, self.parameters(), strict=True):
-            parameter.data = gathered.detach()  # one memory, which comes and goes
+            parameter.data = gathered.detach()  # one memory, which is allocated and released
 
     def gather(self) -> None:
         """Make the parameters whole, unless they are."""
@@ -185,7 +185,7 @@ class _Shell(nn.Module):
         torchs.unshard()
 
     def release(self) -> None:
-        """Give the whole parameters' memory back."""
+        """Release the whole parameters' memory."""
         torchs: Any = self
         torchs.reshard()
 

@@ -2,12 +2,12 @@
 
 The split backward is a weight-gradient store (the idea of zero-bubble pipelines: Qi et al., ICLR 2024, section 2): the
 input-gradient pass goes through the whole graph and frees it, but a layer that can wait
-(:mod:`~weft.runtime.train.deferring`) only notes its input and its output's gradient there, and the weight-gradient
+(:mod:`~weft.runtime.train.deferring`) only records its input and its output's gradient there, and the weight-gradient
 pass multiplies them. PyTorch's own split keeps the graph until the weight-gradient pass, and more beside it. All other
 parameters get their gradients in the input-gradient pass: they cost little.
 
-A stage's graph begins in a function of ours (:class:`_Entrance`), and of its ends only the edges are kept, so that the
-runner keeps neither inputs nor outputs itself: what stays in memory is what the stage's operations saved, and no more.
+A stage's graph begins in a custom function (:class:`_Entrance`), and of its ends only the edges are kept, so that the
+runner itself keeps neither inputs nor outputs: only the tensors that the stage's operations saved stay in memory.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Gradients: TypeAlias = list[Tensor | None]
 
 
 def add_gradient(parameter: Tensor, gradient: Tensor) -> None:
-    """Add ``gradient`` to that of ``parameter``."""
+    """Add ``gradient`` to the gradient of ``parameter``."""
     gradient = gradient.to(parameter.dtype)
     if parameter.grad is None:
         parameter.grad = gradient
@@ -45,7 +45,7 @@ def add_gradient(parameter: Tensor, gradient: Tensor) -> None:
 
 
 class _Entrance(torch.autograd.Function):
-    """Where an input enters: the same tensor, whose gradient is put down in ``gradients[place]``."""
+    """The entrance of an input: the same tensor, whose gradient is recorded in ``gradients[place]``."""
 
     @staticmethod
     def forward(ctx: Any, handle: Tensor, x: Tensor, gradients: Gradients, place: int) -> Tensor:
@@ -59,15 +59,16 @@ class _Entrance(torch.autograd.Function):
 
 
 class _BackwardEdges(NamedTuple):
-    """What a forward leaves for its backward: the edges where outputs leave, by their number, and where the inputs'
-    gradients are put down."""
+    """A forward's data for its backward: the edges of the outputs, by their number, and the list for the inputs'
+    gradients.
+    """
 
     ends: tuple[tuple[int, GradientEdge], ...]
     inputs: Gradients
 
 
 class _Repeat(NamedTuple):
-    """What a forward leaves for its recomputation: its inputs, as the shelf or as tensors, and the random state."""
+    """A forward's data for its recomputation: its inputs, as the shelf's or as tensors, and the random state."""
 
     inputs: tuple[Any, ...]
     random: Tensor
@@ -75,10 +76,9 @@ class _Repeat(NamedTuple):
 
 
 class Offloading(NamedTuple):
-    """How what a forward keeps is moved to the host: by ``engine``, all of it, or only what the operations of the
-    submodules named in ``modules`` keep. With ``beside``, copies run beside the computation: they begin where a forward
-    ends and where :meth:`StageRunner.load` is called, and :meth:`StageRunner.offload` and :meth:`StageRunner.arrive`
-    wait for them."""
+    """How a forward's saved tensors are moved to the host: by ``engine``, all of them, or only those of the submodules
+    named in ``modules``. With ``beside``, copies run beside the computation: they begin at the end of a forward and at
+    :meth:`StageRunner.load`, and :meth:`StageRunner.offload` and :meth:`StageRunner.arrive` wait for them."""
 
     engine: CopyEngine
     modules: Collection[str] | None = None
@@ -88,16 +88,16 @@ class Offloading(NamedTuple):
 class StageRunner:
     """Runs ``module`` on micro-batches that overlap in time: tensors in, a tensor or several out.
 
-    The inputs numbered in ``constant`` get no gradient, nor do those of whole numbers or truth values. ``function`` is
-    what a forward calls, the module itself unless given. With ``split``, the module's layers that can wait
+    The inputs numbered in ``constant`` get no gradient, nor do integers or booleans. ``function`` is what a forward
+    calls, by default the module itself. With ``split``, the module's layers that can wait
     (:func:`~weft.runtime.train.deferring.deferrable`) defer their weight gradients; they are changed in place, and
-    given back by :meth:`close`. Hooks on their weights do not see the deferred gradients, which go to ``add``, and the
+    restored by :meth:`close`. Hooks on their weights do not see the deferred gradients, which go to ``add``, and the
     module must not be compiled. With ``recompute``, a forward keeps its inputs only, until :meth:`recompute` runs it
     again on the same random numbers (running statistics, as of a batch norm, are then counted twice). With
-    ``offloading``, what a forward keeps can be moved to the host. ``complete``, if set, is called for a deferred
-    parameter when a micro-batch has given it all that its layers' uses contribute. Nothing but the copy engine is
-    shared between runners. Operators that draw random numbers (:class:`~weft.runtime.train.moment.Seeded`) draw those
-    of ``moment``: its step is the caller's to set; its micro-batch, when the runner is made, is that of micro-batch 0.
+    ``offloading``, a forward's saved tensors can be moved to the host. ``complete``, if set, is called for a deferred
+    parameter when it has all contributions of a micro-batch from its layers' uses. Only the copy engine is shared
+    between runners. Random operators (:class:`~weft.runtime.train.moment.Seeded`) draw at ``moment``: the caller sets
+    its step; its micro-batch, when the runner is made, is that of micro-batch 0.
     """
 
     def __init__(self, module: nn.Module, *, constant: Collection[int] = (),
@@ -113,7 +113,7 @@ class StageRunner:
         self._shelves: dict[int, Shelf] | None = None if offloading is None else {}
         engine, names, self._beside = offloading or (None, None, False)
         self._engine: CopyEngine | None = engine
-        self._inside = 0 if names is not None else 1  # how many of the named submodules are running
+        self._inside = 0 if names is not None else 1  # number of the named submodules that are running
         self._hooks = [hook for name in names or () for hook in self._watch(module.get_submodule(name))]
         self._handle = torch.empty(0, requires_grad=True)
         self._micro_batch = 0
@@ -126,7 +126,7 @@ class StageRunner:
             layer.__dict__["forward"] = self._deferring(layer)
 
     def close(self) -> None:
-        """Give the module its own layers back."""
+        """Restore the module's own layers."""
         for layer in self._split:
             layer.__dict__.pop("forward", None)
         for hook in self._hooks:
@@ -139,16 +139,16 @@ class StageRunner:
 
     @property
     def held(self) -> tuple[int, int]:
-        """How many micro-batches have a graph kept, and how many wait for their weight gradient only."""
+        """The number of micro-batches with a graph, and of those that wait for their weight gradient only."""
         return len(self._graphs), len(self._kept.keys() - self._graphs.keys())
 
     def enter(self, micro_batch: int) -> None:
-        """What runs from now on is of ``micro_batch``: layers keep for it, and draw its random numbers."""
+        """Switch to ``micro_batch``: layers record for it, and draw its random numbers."""
         self._micro_batch = micro_batch
         self.moment.micro_batch = self._before + micro_batch
 
     def forward(self, micro_batch: int, *xs: Tensor) -> tuple[Tensor, ...]:
-        """The stage's outputs for the inputs ``xs``, detached. What the backward needs is kept until then."""
+        """The stage's outputs for the inputs ``xs``, detached. The backward's inputs are kept until then."""
         self.enter(micro_batch)
         if self._repeats is None:
             return self._forward(micro_batch, xs)
@@ -162,7 +162,7 @@ class StageRunner:
         return self.infer(*xs)
 
     def recompute(self, micro_batch: int) -> None:
-        """Run the forward again, now keeping what the backward needs."""
+        """Run the forward again, now keeping the backward's inputs."""
         assert self._repeats is not None
         self.arrive(micro_batch)
         inputs, random, random_gpu = self._repeats.pop(micro_batch)
@@ -176,14 +176,14 @@ class StageRunner:
             self._forward(micro_batch, xs, shelved=False)
 
     def offload(self, micro_batch: int) -> None:
-        """What the forward kept is on the host from here on, and its memory is given back."""
+        """Complete the offload of the forward's saved tensors, and release their memory."""
         assert self._shelves is not None
         if not self._beside:
             self._shelves[micro_batch].begin_offload()
         self._shelves[micro_batch].arrive()
 
     def load(self, micro_batch: int) -> None:
-        """Bring back what :meth:`offload` moved: its memory is taken here."""
+        """Bring back the tensors that :meth:`offload` moved: their memory is allocated here."""
         assert self._shelves is not None
         self._shelves[micro_batch].begin_load()
         if not self._beside:
@@ -195,17 +195,17 @@ class StageRunner:
             self._shelves[micro_batch].arrive()
 
     def moving(self, micro_batch: int) -> int:
-        """Bytes that move to the host and back, of a forward that has run."""
+        """Bytes that move to the host and back, for a forward that has run."""
         assert self._shelves is not None
         return self._shelves[micro_batch].size
 
     def infer_of(self, micro_batch: int, *xs: Tensor) -> tuple[Tensor, ...]:
-        """The same of a micro-batch that may draw random numbers."""
+        """The same for a micro-batch that may draw random numbers."""
         self.enter(micro_batch)
         return self.infer(*xs)
 
     def infer(self, *xs: Tensor) -> tuple[Tensor, ...]:
-        """The stage's outputs for ``xs`` without keeping anything."""
+        """The stage's outputs for ``xs``, without keeping anything."""
         with torch.no_grad():
             return _several(self._function(*xs))
 
@@ -226,8 +226,8 @@ class StageRunner:
         return tuple(graph.inputs)
 
     def _keep_apart(self, gradients: Sequence[Tensor]) -> None:
-        """Copy the gradients of parameters that lie in the memory of the outputs' ``gradients``: of a parameter that an
-        output is a view of, torch takes the very tensor, whose memory soon holds another message."""
+        """Copy the gradients of parameters that lie in the memory of the outputs' ``gradients``: for a parameter that
+        an output is a view of, torch stores the same tensor, whose memory will soon hold another message."""
         lent = {gradient.untyped_storage().data_ptr() for gradient in gradients}
         for parameter in self._parameters:
             own = parameter.grad
@@ -235,12 +235,12 @@ class StageRunner:
                 parameter.grad = own.clone()
 
     def input_grad(self, micro_batch: int, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Backward without the weight gradients that wait, which :meth:`weight_grad` must follow with."""
+        """Backward without the deferred weight gradients; :meth:`weight_grad` must follow."""
         self._kept.setdefault(micro_batch, [])
         return self.backward(micro_batch, *gradients)
 
     def weight_grad(self, micro_batch: int) -> None:
-        """Add the weight gradients that :meth:`input_grad` deferred, and free what it kept."""
+        """Add the weight gradients that :meth:`input_grad` deferred, and free their inputs."""
         kept = self._kept.pop(micro_batch)
         uses = Counter(parameter for item in kept for parameter in item.parameters)
         with torch.no_grad():
@@ -282,7 +282,7 @@ class StageRunner:
         return self._shelves[micro_batch]
 
     def _watch(self, part: nn.Module) -> Iterator[RemovableHandle]:
-        """Count when ``part`` is running."""
+        """Track when ``part`` is running."""
         def enter(module: nn.Module, xs: Any) -> None:
             self._inside += 1
 
@@ -308,15 +308,15 @@ class StageRunner:
         return forward
 
 
-#: What ``torch.autograd.backward`` hands over to after its own checks in Python, which take as long as a small stage's
-#: backward, and which the engine makes again. It is private, but the same from torch 2.6 to 2.14; before 2.7 it is also
-#: the one way to go backward from an edge. A torch that has it no more has what is public.
+#: The function that ``torch.autograd.backward`` calls after its own checks in Python, which take as long as a small
+#: stage's backward, and which the engine repeats. It is private, but the same from torch 2.6 to 2.14; before 2.7 it is
+#: also the only way to go backward from an edge. A torch without it uses the public function.
 _ENGINE: Callable[..., object] | None = (
     getattr(autograd_graph, "_engine_run_backward", None) if torch.__version__ < "2.15" else None)
 
 
 def _run_backward(ends: Sequence[GradientEdge], gradients: Sequence[Tensor]) -> None:
-    """``torch.autograd.backward``, without what takes time there."""
+    """``torch.autograd.backward``, without its slow checks."""
     if _ENGINE is None:
         torch.autograd.backward(ends, gradients)
     else:
@@ -324,8 +324,8 @@ def _run_backward(ends: Sequence[GradientEdge], gradients: Sequence[Tensor]) -> 
 
 
 def _end(y: Tensor) -> GradientEdge:
-    """The edge where ``y`` leaves, which holds the graph before it. The edge of a node in Python (a function of ours or
-    of a user) does so from torch 2.9 on only; so it is that of a view of ``y``, whose node is not."""
+    """The edge of ``y``, which keeps the graph before it alive. The edge of a Python node (a custom function) does so
+    from torch 2.9 on only; so for these it is the edge of a view of ``y``, whose node is not in Python."""
     return get_gradient_edge(y.view_as(y) if isinstance(y.grad_fn, BackwardCFunction) else y)
 
 

@@ -1,8 +1,7 @@
-"""Which parameters are one, although several stages hold them: tied ones, and objects that stages of a rank share.
+"""Parameters common to several stages: tied ones, and objects that stages of a rank share.
 
-Every parameter belongs to one *group*: the set of stages that hold it. A plan has a REDUCE for each group, so the
-groups must be known before its program is proven; what modules share is known only on their rank, so ranks tell each
-other.
+Every parameter belongs to one *group*: the set of its stages. A plan has a REDUCE for each group, so the groups must be
+known before its program is proven; shared objects are known only on their rank, so ranks exchange their knowledge.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ from weft.runtime.train.sharding import is_divided, local_of
 
 
 class HeldTies(NamedTuple):
-    """What one rank knows of parameters that several stages hold: of each tie the stages, with those of this rank that
-    hold the same object; and the stages that hold an object which no tie names."""
+    """One rank's knowledge of parameters of several stages: for each tie the stages, with those of this rank that share
+    the object; and the stages of each object that no tie names."""
 
     ties: list[tuple[int, ...]]
     objects: list[tuple[int, ...]]
 
 
 def holding(training: Training) -> HeldTies:
-    """That of the rank with ``training``. Raises :class:`~weft.runtime.ranks.session.SessionError` for a tie that names
-    what is not there."""
+    """The knowledge of the rank with ``training``. Raises :class:`~weft.runtime.ranks.session.SessionError` for a tie
+    that names a missing parameter."""
     holders = _holders(training)
     named = [set(_named(training, tie).values()) for tie in training.ties]
     return HeldTies([tuple(sorted(set(tie).union(*(holders.get(p, ()) for p in found))))
@@ -40,7 +39,7 @@ def holding(training: Training) -> HeldTies:
 
 
 def shared_stages(found: Iterable[HeldTies]) -> list[tuple[int, ...]]:
-    """The sets of stages that hold parameters together, from what all ranks know."""
+    """The sets of stages that share parameters, from the knowledge of all ranks."""
     every = list(found)
     ties = [tuple(sorted({stage for stages in same for stage in stages}))
             for same in zip(*(each.ties for each in every), strict=True)]
@@ -48,7 +47,7 @@ def shared_stages(found: Iterable[HeldTies]) -> list[tuple[int, ...]]:
 
 
 def _holders(training: Training) -> dict[nn.Parameter, set[int]]:
-    """The stages that hold each parameter that is trained."""
+    """The stages of each trained parameter."""
     found: dict[nn.Parameter, set[int]] = {}
     for stage, module in training.stages.items():
         for parameter in module.parameters():
@@ -70,8 +69,8 @@ def _named(training: Training, tie: Mapping[int, str]) -> dict[int, nn.Parameter
 
 
 class Tie(NamedTuple):
-    """The parameters of this rank that are one; which of their gradients are to be added up; the ranks over which
-    (none if each adds up its own); whether this rank counts it in the norm; and the stages that hold it."""
+    """The parameters of this rank in one tie; those whose gradients are summed; the ranks over which (none if each sums
+    its own); whether this rank counts it in the norm; and its stages."""
 
     parameters: tuple[nn.Parameter, ...]
     added: tuple[nn.Parameter, ...]
@@ -81,12 +80,12 @@ class Tie(NamedTuple):
 
 
 class TiedParameters:
-    """What of rank ``session.rank``'s part of ``plan`` is one parameter, as ``training`` has it.
+    """The ties in rank ``session.rank``'s part of ``plan``, for ``training``.
 
     ``ties`` are those of :attr:`~weft.runtime.interface.training.Training.ties` with a parameter on this rank;
-      ``groups`` has, for each trainable parameter of this rank, the stages that hold it; ``shared`` are the groups of
-      several stages, on any rank; ``spans`` the sets of ranks whose gradients are summed. All ranks make theirs
-      together. Raises :class:`~weft.runtime.ranks.session.SessionError` for ties that mean nothing.
+    ``groups`` has, for each trainable parameter of this rank, its stages; ``shared`` are the groups of several stages,
+    on any rank; ``spans`` the sets of ranks whose gradients are summed. All ranks make theirs together. Raises
+    :class:`~weft.runtime.ranks.session.SessionError` for invalid ties.
     """
 
     def __init__(self, plan: Plan, session: Session, training: Training) -> None:
@@ -127,7 +126,7 @@ class TiedParameters:
                                        f"{stage}: make them one tie")
 
     def _span(self, tie: Mapping[int, str]) -> tuple[tuple[int, ...], bool]:
-        """The ranks that hold the parameters of ``tie``, and whether they differ from stage to stage."""
+        """The ranks of the parameters of ``tie``, and whether they differ from stage to stage."""
         ranks = {self.ranks[stage] for stage in tie}
         return tuple(sorted({rank for group in ranks for rank in group})), len(ranks) > 1
 
@@ -151,7 +150,7 @@ class TiedParameters:
 
 
 def require_equal_starts(session: Session, training: Training) -> None:
-    """Rank 0 compares a checksum of all that must begin equal: ties, replicas, what a stage's ranks all hold."""
+    """Rank 0 compares checksums of all parameters that must begin equal: ties, replicas, copies on a stage's ranks."""
     sums: dict[str, tuple[float, float]] = {}
     for stage, module in training.stages.items():
         for name, parameter in module.named_parameters(remove_duplicate=False):

@@ -1,8 +1,7 @@
-"""Which values pass between the stages of a plan: what each pass reads, and what each message holds.
+"""The values that pass between the stages of a plan: the inputs of each pass, and the content of each message.
 
-A plan says what waits for what, a :class:`~weft.runtime.interface.training.Training` what its modules take and give.
-Here the one is held against the other: a value must be waited for where it is taken, and its gradient where it was
-given.
+A plan has the dependencies, a :class:`~weft.runtime.interface.training.Training` the values that its modules take and
+give. Here the two are compared: a value must be waited for where it is taken, and its gradient where it was given.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from weft.runtime.plan.program import StageWork
 from weft.runtime.plan.stage_graph import StageGraph
 from weft.runtime.ranks.session import SessionError
 
-#: How the data and the result of a chain are called, whose stages have no names for them.
+#: The names of the data and the result of a chain, whose stages have none for them.
 INPUT, TARGET, OUTPUT = "input", "target", "output"
 
 
@@ -62,7 +61,7 @@ class Wiring:
             yield from (s for s in self.takers.get(value, ()) if self.graph.stages[s].gives_gradient)
 
     def parcel(self, what: StageWork, target: int) -> tuple[str, ...]:
-        """The values, or gradients of values, that the result of ``what`` holds for rank ``target``."""
+        """The values, or gradients of values, in the message of the result of ``what`` to rank ``target``."""
         stage, letter, _ = what
         ports, stages = self.ports[stage], self.graph.stages
         if letter == "F":
@@ -78,7 +77,7 @@ class Wiring:
                      and self.graph.stages[self.giver[value]].backward is not None)
 
     def results(self, stage: int) -> tuple[str, ...]:
-        """The values that leave the model at ``stage``: no stage takes them, and they are no losses."""
+        """The values that leave the model at ``stage``: no stage takes them, and they are not losses."""
         return tuple(value for value in self.ports[stage].gives
                      if value not in self.takers and value not in self.losses)
 

@@ -1,4 +1,4 @@
-"""The executor's worker that trains (or infers): the stages of a model that live on one rank."""
+"""The executor's worker that trains (or infers): the stages of a model on one rank."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from weft.runtime.train.offload import CopyEngine
 from weft.runtime.train.stage import Offloading, StageRunner, add_gradient
 from weft.runtime.train.wiring import INPUT, OUTPUT, TARGET
 
-#: What a message looks like that is only there to be waited for.
+#: The layout of a message without content, which is only waited for.
 TOKEN: Mapping[str, Boundary] = {"": Boundary((1,), torch.uint8)}
-#: What a pass gives that leaves all it computes in the stage.
+#: The result of a pass that leaves all its results in the stage.
 NOTHING: Parcel = {}
 
 
 class StageWorker:
-    """Rank ``session.rank``'s stages of ``plan``, as ``training`` hands them over.
+    """Rank ``session.rank``'s stages of ``plan``, from ``training``.
 
     They may be a part of a batch of ``whole`` micro-batches in each replica (by default the plan's), behind the first
     ``before`` of them. Raises :class:`~weft.runtime.ranks.session.SessionError` if the problem has no stages or
@@ -47,10 +47,10 @@ class StageWorker:
         self.replicas, self.is_first = session.replicas, not session.peer
         self.first_micro_batch = session.replica * whole + before
         self.batch_size = session.replicas * whole
-        self.weight = 1.0  # the share of a batch that these micro-batches are, where their losses are means
-        self.batches = 1  # whose mean gradient is added up
-        self.may_count = True  # whether losses may be sums and counts: somebody adds up counts
-        self.total: float | None = None  # what this batch has counted on all ranks
+        self.weight = 1.0  # the share of a batch of these micro-batches, where their losses are means
+        self.batches = 1  # whose mean gradient is accumulated
+        self.may_count = True  # whether losses may be sums and counts: the caller sums counts
+        self.total: float | None = None  # the count of this batch on all ranks
         self._layouts: dict[tuple[int, str, int], Mapping[str, Boundary]] = {}  # the same for every micro-batch
         self.step = 0
         self.token = torch.zeros(1, dtype=torch.uint8, device=self.device)
@@ -67,7 +67,7 @@ class StageWorker:
         self.folding = Folding(training, self.runners) if isinstance(training.optimizer, AdamA) else None
 
     def begin(self, step: int) -> None:
-        """The micro-batches are those of batch ``step`` from now on."""
+        """Switch to the micro-batches of batch ``step``."""
         self.step = step
         for runner in self.runners.values():
             runner.moment.step = step
@@ -76,7 +76,7 @@ class StageWorker:
 
     @property
     def own_losses(self) -> list[Tensor]:
-        """A stage's losses count on its first rank, of the first of peers."""
+        """The losses that count here: a stage's losses count on its first rank, of the first of peers."""
         return [loss for (stage, _, _), loss in self.losses.items()
                 if self.is_first and self.graph.stages[stage].ranks[0] == self.rank]
 
@@ -87,18 +87,18 @@ class StageWorker:
 
     @property
     def count(self) -> float:
-        """What this rank adds to the count of the batch, where losses are sums and counts."""
+        """This rank's part of the count of the batch, where losses are sums and counts."""
         return sum(float(loss[1, 0, 0]) for loss in self.own_losses)
 
     def loss(self) -> float:
-        """What this rank adds to its replica's mean loss of the batch; where losses have counts, ``R`` times what it
-        adds to the mean over all ``R`` replicas, so that their mean is that too."""
+        """This rank's part of its replica's mean loss of the batch; where losses have counts, ``R`` times its part of
+        the mean over all ``R`` replicas, so that their mean is that too."""
         if self.total is not None:
             return sum(float(loss[0, 0, 0]) for loss in self.own_losses) * (self.replicas / self.total)
         return sum(float(loss) for loss in self.own_losses) / self.micro_batches
 
     def close(self) -> None:
-        """Give the modules back as they came."""
+        """Restore the modules."""
         for runner in self.runners.values():
             runner.close()
         self.engine.close()
@@ -108,11 +108,11 @@ class StageWorker:
     # -- what the executor calls ---------------------------------------------------------------------------------------
 
     def reads(self, work: Work) -> Sequence[Work]:
-        """Those that give what a forward takes, or the gradients of what it gave."""
+        """The passes that give a forward's inputs, or the gradients of its outputs."""
         return self.wiring.reads(_stage(work))
 
     def keeps(self, work: Work) -> Work:
-        """A stage may look at its inputs, and at its outputs' gradients, until its last pass is done."""
+        """A stage may read its inputs, and its outputs' gradients, until its last pass is done."""
         stage, _, micro_batch = _stage(work)
         return StageWork(stage, self.graph.pass_of[self.graph.stages[stage].order[-1]][1], micro_batch)
 
@@ -125,8 +125,8 @@ class StageWorker:
         return self._layouts[key]
 
     def message(self, what: Work, target: int) -> Callable[[Parcel], Parcel]:
-        """The same, as the boundaries say they look; the gradient of a value that was not used is zero, or is left out
-        where its shape is not known."""
+        """The same, in the layout of the boundaries; the gradient of an unused value is zero, or is left out where its
+        shape is unknown."""
         layout, is_gradient = self.layout(what, target), _stage(what).letter != "F"
         if layout is TOKEN:
             token = {"": self.token}
@@ -215,7 +215,8 @@ class StageWorker:
         return backward
 
     def _gradient(self, stage: int, value: str, micro_batch: int) -> Callable[[Mapping[Work, Parcel]], Tensor | None]:
-        """The gradient of what ``stage`` gave: of a loss, its share in the batch's mean; else the sum over takers."""
+        """The gradient of an output of ``stage``: of a loss, its share in the batch's mean; else the sum over
+        takers."""
         if value in self.wiring.losses:
             return lambda results: self._share(self.losses[stage, value, micro_batch])
         takers = []
@@ -270,7 +271,7 @@ class StageWorker:
                            add=add_gradient if training.masters is None else training.masters.add)
 
     def _data(self, stage: int, micro_batch: int) -> Callable[[], Mapping[str, Tensor]]:
-        """A function that fetches all that ``stage`` takes and no stage gives."""
+        """A function that fetches the inputs of ``stage`` that no stage gives."""
         wanted = [value for value in self.wiring.ports[stage].takes if value not in self.wiring.giver]
         number, training = self.first_micro_batch + micro_batch, self.training
         if not wanted:
@@ -291,7 +292,7 @@ class StageWorker:
         return fetch_by_name
 
     def _collect(self, stage: int, micro_batch: int) -> Callable[[Mapping[str, Tensor]], None]:
-        """What hands over those of the values given that leave the model at ``stage``."""
+        """A function that collects the values that leave the model at ``stage``."""
         values, collect = self.wiring.results(stage), self.training.collect
         if not values or collect is None or self.graph.stages[stage].ranks[0] != self.rank:
             return lambda given: None
@@ -300,9 +301,9 @@ class StageWorker:
                                      given[OUTPUT] if whole else {value: given[value] for value in values})
 
     def _here(self, data: Tensor) -> Tensor:
-        """``data`` on the device. A GPU copies from page-locked memory without making the host wait for all kernels
-        before; so ordinary memory is copied to such first (torch keeps that until it has been read). Data that is
-        page-locked already is waited for: its owner may want to write to it."""
+        """``data`` on the device. A GPU copies from page-locked memory without making the host wait for all earlier
+        kernels; so ordinary memory is first copied to such (torch keeps that until it has been read). Data that is
+        already page-locked is waited for: its owner may want to write to it."""
         if self.device.type == "cuda" and data.device.type == "cpu" and not data.is_pinned():
             return data.pin_memory().to(self.device, non_blocking=True)
         return data.to(self.device)
@@ -325,7 +326,7 @@ class StageWorker:
         return loss
 
     def _require_counts(self, value: str) -> None:
-        """Refuse a sum and a count where nothing can make a mean of them."""
+        """Refuse a sum and a count where they cannot be averaged."""
         given = [other for other in self.wiring.losses if other in self.wiring.giver]
         why = ("jobs that share GPUs do not add up counts" if not self.may_count else
                "AdamA takes each micro-batch's gradients before the count of the batch is known" if self.folding

@@ -1,7 +1,7 @@
-"""What a transport is: the roles that every file of this room's registry fills.
+"""The interfaces that every entry of the transport registry implements.
 
-A *transport* (:class:`TransportKind`) is what ``--transport`` names: it says where the stages run and opens one rank's
-:class:`Transport`, which starts every :class:`Transfer` of that rank.
+A *transport* (:class:`TransportKind`) is a value of ``--transport``: it determines where the stages run and opens one
+rank's :class:`Transport`, which starts every :class:`Transfer` of that rank.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from weft.runtime.ranks.session import Session
 
 
-#: What a message carries: tensors by name.
+#: The content of a message: tensors by name.
 Parcel: TypeAlias = "Mapping[str, Tensor]"
 
 
 class TransportError(ValueError):
-    """A transport that does not exist, or cannot carry this: one sentence."""
+    """An unknown transport, or one that cannot carry this: one sentence."""
 
 
 class RunsOn(Enum):
@@ -39,37 +39,37 @@ class Transfer(Protocol):
     """A transfer under way. Keep it until :meth:`wait` returns."""
 
     def wait(self) -> None:
-        """Wait, on the host, until it is over. Raises ``ConnectionError`` if the peer is gone.
+        """Block the host until it is over. Raises ``ConnectionError`` if the peer is gone.
 
-        On a GPU too the wait is on the host, not only in the stream, so that the watchdog can say which transfer a
+        On a GPU too the wait is on the host, not only in the stream, so that the watchdog can name the transfer that a
         hanging program waits for.
         """
 
 
 class Transport(Protocol):
-    """One rank's side of all its messages. What it starts with one peer, it must start in the program's order."""
+    """One rank's side of all its messages. It must start its transfers with one peer in the program's order."""
 
     @property
     def sends_at_once(self) -> bool:
-        """Whether all that this rank sends is written to its receiver as it is sent, if a slot is free: then a result
-        is held only until one is posted (:func:`~weft.runtime.plan.buffers.waiting_bytes`)."""
+        """Whether every message is written to its receiver when it is sent, if a slot is free: then a result is kept
+        only until one is posted (:func:`~weft.runtime.plan.buffers.waiting_bytes`)."""
 
     @property
     def staging(self) -> Sequence[Tensor]:
-        """The buffers beside the slots that messages have been copied to, as far as there are any."""
+        """The buffers beside the slots that messages have been copied to, as far as allocated."""
 
     def slot(self, landing: Landing) -> Parcel:
-        """Where ``landing`` lands, in its shapes; the same tensors in every step.
+        """The received tensors of ``landing``, in its shapes; the same tensors in every step.
 
         Where the plan does not know a length, the mapping is the same in every step, and has the tensors of the last
         message that was waited for.
         """
 
     def receiver(self, landing: Landing) -> Callable[[], Transfer]:
-        """A function that posts a receive, once for each call. Called before the first step. The function raises
+        """A function that posts one receive a call. Called before the first step. The function raises
         ``ConnectionError`` if the peer is gone.
 
-        A message whose shape the plan does not know must be waited for at its RECV at the latest: its SEND may be over
+        A message whose shape the plan does not know must be waited for at its RECV at the latest: its SEND may complete
         only then.
         """
 
@@ -85,12 +85,12 @@ class Transport(Protocol):
 class TransportKind:
     """One value of ``--transport``.
 
-    ``name`` stands before the colon of the option. ``usage`` is how the option is written, for error messages.
-    ``runs_on`` says where the stages run. ``open`` gives this rank's transport, its buffers made and its ranks
-    connected in pairs: all ranks must call it together, with the parameters, the text after the colon (``None``: there
-    is no colon); it raises :class:`TransportError` where this transport cannot work. ``takes``: whether parameters are
-    valid. ``posts_early``: whether receives are posted as soon as their buffer is free, rather than where the program
-    has them.
+    ``name`` stands before the colon of the option. ``usage`` is the option's syntax, for error messages. ``runs_on``
+    says where the stages run. ``open`` returns this rank's transport, with buffers allocated and ranks connected in
+    pairs: all ranks must call it together, with the parameters, the text after the colon (``None``: no colon); it
+    raises :class:`TransportError` where this transport cannot work. ``takes``: whether parameters are valid.
+    ``posts_early``: whether receives are posted as soon as their buffer is free, rather than at their place in the
+    program.
     """
 
     name: str

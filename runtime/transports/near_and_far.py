@@ -1,9 +1,9 @@
-"""Messages that go straight from memory to memory between ranks of one host, and over process groups to other hosts.
+"""Messages from memory to memory between ranks of one host, and over process groups to other hosts.
 
 On one host sockets copy twice, through the kernel, and wake a thread at each end of a message and for each full buffer.
-A message that its sender writes into the receiver's slot is copied once, and wakes the rank that waits for it. Which
-way a message goes is known from the tables and the ranks' hosts, the same on both ends, so each way has all of its own
-messages in the order of the program.
+A message that its sender writes into the receiver's slot is copied once, and wakes the waiting rank. The tables and the
+ranks' hosts determine a message's way, the same on both ends, so each way has all of its own messages in the order of
+the program.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ class NearAndFar:
 
 
 def by_host(session: Session, tables: Sequence[BufferTable], backend: str) -> Transport:
-    """The transport of this rank: through shared memory what stays on one host, the rest over process groups of
-    ``backend``. All ranks must call it together. Where memory cannot be shared all goes over process groups."""
+    """This rank's transport: shared memory for messages within one host, process groups of ``backend`` for the rest.
+    All ranks must call it together. Where memory cannot be shared, all messages use process groups."""
     hosts = session.exchange(host(), "comparing hosts")
     halves = [split(rank, table, hosts) for rank, table in enumerate(tables)]
     near, far = [half[0] for half in halves], [half[1] for half in halves]
-    # Where one host shares no memory its ranks cannot take part in making any.
+    # Ranks of a host without shared memory cannot take part in making any.
     if session.device.type == "cpu" and None not in hosts and any(table.sends for table in near):
         try:
             shared = share(session, near)
@@ -77,8 +77,8 @@ def by_host(session: Session, tables: Sequence[BufferTable], backend: str) -> Tr
 
 
 def split(rank: int, table: BufferTable, hosts: Sequence[str | None]) -> tuple[BufferTable, BufferTable]:
-    """The table of ``rank`` as two: what goes through shared memory, and what does not. A slot that a table has no
-    message for has no bytes in it; one that both have messages for has them in the first."""
+    """The table of ``rank`` in two: messages through shared memory, and the rest. A slot without messages in a table
+    has 0 bytes there; a slot with messages in both has its bytes in the first."""
     def is_near(peer: int) -> bool:
         return hosts[rank] is not None and hosts[rank] == hosts[peer]
 
@@ -93,7 +93,7 @@ def split(rank: int, table: BufferTable, hosts: Sequence[str | None]) -> tuple[B
 
 
 def memory_of(parcel: Parcel) -> Tensor:
-    """All of the memory that the tensors of ``parcel`` are parts of, as bytes."""
+    """The whole memory behind the tensors of ``parcel``, as bytes."""
     storage = next(iter(parcel.values())).untyped_storage()
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
@@ -103,6 +103,6 @@ def _kept(sizes: Sequence[int], slots: set[int]) -> tuple[int, ...]:
 
 
 def host() -> str | None:
-    """The same for processes of one user that see each other; ``None`` where no memory can be shared."""
+    """An identifier shared by processes of one user that see each other; ``None`` where no memory can be shared."""
     here = machine() if can_share() else None
     return None if here is None else f"{here} {os.geteuid()}"

@@ -1,15 +1,15 @@
 """Transfers by ``torch.distributed``: gloo from CPU memory, NCCL from GPU memory.
 
 Messages between two ranks arrive in the order in which they were sent, and carry no tag: a checked program starts them
-in the same order on both sides. NCCL would hang otherwise, gloo would deliver the wrong tensor. A message of several
-tensors goes as that many transfers, which no copy has to put together first.
+in the same order on both sides. Otherwise NCCL would hang, and gloo would deliver the wrong tensor. A message of
+several tensors is sent as that many transfers, without a copy that packs them.
 
 Messages of unknown shapes over process groups: the description, then the tensors.
 
-The description goes where a message of known shape would go, in its order. The tensors follow under a tag of their own,
-so that a receive which was posted early, of another message of the same pair, cannot take them. A backend without tags
-(NCCL) has to post the receives of the tensors where the description has come, before anything else: there posting
-such a receive waits for the description, at the RECV's place in the program, where every checked program may wait.
+The description takes the place of a message of known shape, in its order. The tensors follow under a tag of their own,
+so that a receive that was posted early, for another message of the same pair, cannot take them. A backend without tags
+(NCCL) has to post the receives of the tensors right after the description, before anything else: there posting such a
+receive waits for the description, at the RECV's place in the program, where every checked program may wait.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from weft.runtime.transports.tensors import (
     words_of,
 )
 
-LOOK = 20e-6  # seconds between two looks at a GPU transfer
-#: What NCCL has types for; gloo carries any.
+LOOK = 20e-6  # seconds between two polls of a GPU transfer
+#: The types that NCCL carries; gloo carries any.
 CARRIED = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int8,
                      torch.uint8, torch.bool})
 
 
 class _Begun:
-    """Operations of a process group that have been started, and what they send."""
+    """Started operations of a process group, and the tensors they send."""
 
     __slots__ = ("_handles", "_on_gpu", "_peer", "_sent")
 
@@ -67,7 +67,7 @@ _Tagged = Iterable[tuple[Tensor, int]]
 
 
 class PeerChannel(NamedTuple):
-    """To rank ``peer``, which is ``number`` in ``group``."""
+    """A connection to rank ``peer``, which is ``number`` in ``group``."""
 
     peer: int
     group: dist.ProcessGroup
@@ -75,7 +75,7 @@ class PeerChannel(NamedTuple):
     on_gpu: bool
 
     def send(self, tensors: _Tagged, sent: object) -> Transfer:
-        """Start sending ``tensors``; ``sent`` is kept until they have gone."""
+        """Start sending ``tensors``; ``sent`` is kept until they have been sent."""
         return self._begun(self.group.send, tensors, sent)
 
     def receive(self, tensors: _Tagged) -> Transfer:
@@ -94,8 +94,8 @@ class PeerChannel(NamedTuple):
 class ProcessGroupTransport:
     """The messages of one rank over the session's process group (gloo) or one group a pair of ranks (NCCL).
 
-    Groups made by pairs have one stream each, so a receive that waits holds up only its pair; they are made, and
-    used once, before the first step, in one order on all ranks. ``lent``: the memory of slots that others have made.
+    A group a pair has a stream of its own, so a waiting receive blocks only its pair; groups are made, and used once,
+    before the first step, in one order on all ranks. ``lent``: the memory of slots that others have allocated.
     """
 
     def __init__(self, session: Session, table: BufferTable, backend: str,
@@ -158,7 +158,7 @@ class ProcessGroupTransport:
 
 
 def _connect(session: Session, backend: str, peers: set[int]) -> dict[int, PeerChannel]:
-    """Per peer, the channel for its messages, with the connection made: a byte has gone both ways."""
+    """The connected channel to each peer: a byte has gone both ways."""
     lists = session.exchange(sorted(peers), "connecting")
     pairs = sorted({(min(rank, peer), max(rank, peer)) for rank, found in enumerate(lists) for peer in found})
     made: dict[int, PeerChannel] = {}
@@ -183,7 +183,7 @@ def _connect(session: Session, backend: str, peers: set[int]) -> dict[int, PeerC
 
 
 def _carried(tensor: Tensor) -> Tensor:
-    """``tensor``, which is contiguous, as one of the types that every process group carries: others go as bytes."""
+    """``tensor``, which is contiguous, in a type that every process group carries: other types go as bytes."""
     return tensor if tensor.dtype in CARRIED else tensor.view(-1).view(torch.uint8)
 
 
@@ -195,7 +195,7 @@ def _gone(peer: int, error: RuntimeError) -> ConnectionError:
 class TwoMessages:
     """The messages of unknown shapes of a rank with ``table``, whose stages run on ``device``.
 
-    ``has_tags``: whether the backend tells messages of one pair apart by a tag.
+    ``has_tags``: whether the backend distinguishes messages of one pair by a tag.
     """
 
     def __init__(self, table: BufferTable, device: torch.device, has_tags: bool) -> None:
@@ -245,12 +245,12 @@ class TwoMessages:
         return send
 
     def close(self) -> None:
-        """Give the buffers back."""
+        """Release the buffers."""
         self.slots, self.staging, self.parcels = {}, {}, {}
 
 
 class _Taken:
-    """A receive whose tensors are asked for where it is waited for."""
+    """A receive whose tensors are requested at its wait."""
 
     __slots__ = ("_take",)
 
@@ -262,7 +262,7 @@ class _Taken:
 
 
 def contiguous(parcel: Parcel, staging: Growing) -> Parcel:
-    """``parcel``, or where one of its tensors does not lie in one piece, a copy in ``staging``."""
+    """``parcel``, or, if one of its tensors is not contiguous, a copy in ``staging``."""
     if all(map(can_go_as_it_lies, parcel.values())):
         return parcel
     memory, start, found = staging.room(sum(whole(tensor.nbytes) for tensor in parcel.values())), 0, {}
@@ -273,12 +273,12 @@ def contiguous(parcel: Parcel, staging: Growing) -> Parcel:
 
 
 def _bytes(tensor: Tensor) -> Tensor:
-    """``tensor``, which is contiguous, as process groups carry every type."""
+    """``tensor``, which is contiguous, as bytes, which process groups carry for every type."""
     return tensor.view(-1).view(torch.uint8)
 
 
 def _tags(entries: Sequence[Landing | Staging]) -> dict[Landing | Staging, int]:
-    """A tag for each of the messages with a peer in one direction, by their order: the same on both ends."""
+    """A tag for each message with a peer in one direction, by their order: the same on both ends."""
     counts: dict[int, int] = {}
     found: dict[Landing | Staging, int] = {}
     for entry in sorted(entries, key=lambda e: e.step):

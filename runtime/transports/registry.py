@@ -1,13 +1,13 @@
-"""The transports that ``--transport`` knows. A new one is an entry of :data:`TRANSPORTS`, and what opens it.
+"""The transports of ``--transport``. A new one is an entry of :data:`TRANSPORTS`, and its ``open`` function.
 
 ``gloo``
-    From CPU memory to CPU memory, by sockets between hosts. On one host these are slow: there the sender writes into
-    the receiver's memory itself (:mod:`weft.runtime.transports.near_and_far`), unless ``gloo:sockets`` is asked for.
+    From CPU memory to CPU memory, by sockets between hosts. On one host these are slow: there the sender writes
+    directly into the receiver's memory (:mod:`weft.runtime.transports.near_and_far`), unless ``gloo:sockets`` is given.
 ``nccl``
     From GPU to GPU, one communicator for every pair of ranks. Receives are posted where the program has them: a posted
     receive of NCCL is a kernel that occupies the GPU until the message has come.
 ``shared``
-    One-sided, between processes of one host, through memory that they share, or by CUDA IPC: the sender writes into the
+    One-sided, between processes of one host, through shared memory, or by CUDA IPC: the sender writes into the
     receiver's slot.
 ``symmetric``
     The same between the GPUs of one host, a GPU a rank, in ``torch.distributed._symmetric_memory``.
@@ -60,7 +60,7 @@ def _symmetric(session: Session, tables: Sequence[BufferTable], parameters: str 
 
 
 def _link(parameters: str | None) -> tuple[float, float] | None:
-    """Latency in seconds and bytes per second of an emulated link; ``None`` if they are none."""
+    """Latency in seconds and bytes per second of an emulated link; ``None`` if ``parameters`` are invalid."""
     try:
         latency, bandwidth = (float(part) for part in (parameters or "").split(","))
     except ValueError:
@@ -97,17 +97,17 @@ def parse_transport(text: str) -> tuple[TransportKind, str | None]:
 
 
 def open_transport(session: Session, tables: Sequence[BufferTable]) -> Transport:
-    """The transport ``session.transport``, with its buffers made and its ranks connected in pairs.
+    """The transport ``session.transport``, with buffers allocated and ranks connected in pairs.
 
-    All ranks must call it together. Raises :class:`~weft.runtime.transports.interface.TransportError` where that
-    transport does not exist or cannot work.
+    All ranks must call it together. Raises :class:`~weft.runtime.transports.interface.TransportError` for a transport
+    that does not exist or cannot work.
     """
     kind, parameters = parse_transport(session.transport)
     return kind.open(session, tables, parameters)
 
 
 def device_for(transport: str | None) -> torch.device:
-    """Where a rank's stages run under ``transport`` (``None``: none is named, and the device decides)."""
+    """The device of a rank's stages under ``transport`` (``None``: unnamed, the machine decides)."""
     import torch
 
     from weft.runtime.ranks.session import lacks_gpus

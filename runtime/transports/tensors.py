@@ -1,13 +1,12 @@
-"""Messages whose shapes the plan does not know: what is said of them first, and the memory where they land.
+"""Messages whose shapes the plan does not know: their descriptions, and the memory where they land.
 
 Such a message is preceded by a *description* of a size that follows from the plan: per tensor its type, its number of
-dimensions, an address, and its first eight lengths. Lengths past the eighth come after it, in words of their own, of
-which the description says how many there are. The receiver then makes room and takes the tensors (Xue et al., *Fast
-distributed deep learning over RDMA*, EuroSys 2019, section 3.2, where the receiver reads them from the sender's
-memory).
+dimensions, an address, and its first eight lengths. Lengths past the eighth come after it, in separate words, whose
+number the description gives. The receiver then makes room and takes the tensors (Xue et al., *Fast distributed deep
+learning over RDMA*, EuroSys 2019, section 3.2, where the receiver reads them from the sender's memory).
 
-Room is never given back: a buffer that is too small is replaced by one of at least twice its size, so that after a few
-messages nothing is allocated any more.
+Room is never released: a buffer that is too small is replaced by one of at least twice its size, so that after a few
+messages no more memory is allocated.
 
 Buffers are tensors, too.
 """
@@ -24,15 +23,15 @@ from torch import Tensor
 from weft.runtime.plan.buffers import MessageLayout, MessageTensor
 from weft.runtime.transports.interface import Parcel, TransportError
 
-#: How many lengths of a tensor the description has room for.
+#: The number of lengths of a tensor in the description.
 LENGTHS = 8
-#: Words before those of the tensors: how many follow the description, and where they lie.
+#: Words before those of the tensors: the number of lengths that follow the description, and their address.
 HEAD = 2
 #: Words of a tensor: its type, its number of dimensions (:data:`ABSENT`: it is not sent), its address, its lengths.
 TENSOR = 3 + LENGTHS
 ABSENT = -1
 
-#: What a description calls by number. The order is part of the format: both ends have the same.
+#: The types by number in a description. The order is part of the format: it is the same on both ends.
 DTYPES: tuple[torch.dtype, ...] = (
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
     torch.uint8, torch.bool, torch.complex64, torch.complex128, torch.float8_e4m3fn, torch.float8_e5m2,
@@ -40,7 +39,7 @@ DTYPES: tuple[torch.dtype, ...] = (
 
 
 class Described(NamedTuple):
-    """A tensor that is on its way: its name, type and shape, and where the sender has it."""
+    """A tensor in transit: its name, type and shape, and its address at the sender."""
 
     name: str
     dtype: torch.dtype
@@ -54,12 +53,12 @@ class Described(NamedTuple):
 
 
 def words_of(layout: MessageLayout) -> int:
-    """How many words of 8 bytes the description of such a message has."""
+    """The number of words of 8 bytes of such a message's description."""
     return HEAD + TENSOR * len(layout.parts)
 
 
 def rest_of(layout: MessageLayout, parcel: Parcel) -> list[int]:
-    """The lengths that have no room in the description, of all tensors in order."""
+    """The lengths that do not fit the description, of all tensors in order."""
     return [length for part in layout.parts if part.name in parcel for length in parcel[part.name].shape[LENGTHS:]]
 
 
@@ -67,8 +66,8 @@ def describe(layout: MessageLayout, parcel: Parcel, words: MutableSequence[int],
              rest: tuple[int, int] = (0, 0)) -> None:
     """Write the description of ``parcel``, whose tensors are among those of ``layout``, to ``words``.
 
-    ``rest``: how many lengths follow it (:func:`rest_of`), and where they lie. Raises
-    :class:`~weft.runtime.transports.interface.TransportError` for a type that no description can name.
+    ``rest``: how many lengths follow it (:func:`rest_of`), and their address. Raises
+    :class:`~weft.runtime.transports.interface.TransportError` for a type that is not in :data:`DTYPES`.
     """
     words[0], words[1] = rest
     for place, part in enumerate(layout.parts):
@@ -85,7 +84,7 @@ def describe(layout: MessageLayout, parcel: Parcel, words: MutableSequence[int],
 
 
 def described(layout: MessageLayout, words: Sequence[int], rest: Sequence[int] = ()) -> list[Described]:
-    """What ``words``, the description of a message of ``layout``, and the ``rest`` that followed it say."""
+    """The tensors that ``words``, the description of a message of ``layout``, and the ``rest`` after it describe."""
     return list(_described(layout, words, iter(rest)))
 
 
@@ -102,7 +101,7 @@ def _described(layout: MessageLayout, words: Sequence[int], rest: Iterator[int])
 class Growing:
     """Memory for one message at a time, which grows and is kept.
 
-    ``parcel`` is what lies there now: the last that was given room.
+    ``parcel`` is its current content: the last that was given room.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -110,19 +109,19 @@ class Growing:
         self.parcel: dict[str, Tensor] = {}
 
     def room(self, size: int) -> Tensor:
-        """At least ``size`` bytes. What :attr:`parcel` held is gone."""
+        """At least ``size`` bytes. The content of :attr:`parcel` is lost."""
         self.parcel.clear()
         if size > len(self.memory):
             self.memory = torch.empty(max(size, 2 * len(self.memory)), dtype=torch.uint8, device=self.memory.device)
         return self.memory
 
     def land(self, tensors: Sequence[Described], parcel: dict[str, Tensor]) -> None:
-        """Put room for ``tensors`` into ``parcel``, by name, in place of what was there."""
+        """Put room for ``tensors`` into ``parcel``, by name, in place of its content."""
         starts, end = [], 0
         for tensor in tensors:
             starts.append(whole(end))
             end = whole(end) + tensor.size
-        if self.memory.is_cuda:  # kernels of any stream may still read what lies there
+        if self.memory.is_cuda:  # kernels of any stream may still read the old content
             torch.cuda.synchronize(self.memory.device)
         memory = self.room(end)
         self.parcel = parcel
@@ -131,22 +130,22 @@ class Growing:
             parcel[tensor.name] = memory[start:start + tensor.size].view(tensor.dtype).view(tensor.shape)
 
 
-ALIGNED = 64  # bytes: a cache line, and what vector instructions like
+ALIGNED = 64  # bytes: a cache line, and the alignment of vector instructions
 
 
 def whole(size: int) -> int:
-    """``size`` in whole lines."""
+    """``size`` rounded up to whole lines."""
     return -(-size // ALIGNED) * ALIGNED
 
 
 def can_go_as_it_lies(tensor: Tensor) -> bool:
-    """Whether the bytes of ``tensor`` are its numbers in order: it is in one piece, and not a view that torch has to
-    conjugate or to negate where it reads it."""
+    """Whether the bytes of ``tensor`` are its numbers in order: it is contiguous, and not a view that torch conjugates
+    or negates on reading."""
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 def layout_of(tensors: Mapping[str, tuple[Sequence[int | None], torch.dtype]]) -> MessageLayout:
-    """The layout of tensors of these shapes and types, one after another; a length of ``None`` is not known."""
+    """The layout of tensors of these shapes and types, one after another; an unknown length is ``None``."""
     if any(None in shape for shape, _ in tensors.values()):
         return MessageLayout(tuple(MessageTensor(name, tuple(shape), _name(dtype), 0)
                                    for name, (shape, dtype) in tensors.items()), 0)
@@ -159,8 +158,8 @@ def layout_of(tensors: Mapping[str, tuple[Sequence[int | None], torch.dtype]]) -
 
 
 def allocate(sizes: Sequence[int], device: torch.device) -> list[Tensor]:
-    """Bytes for each size. Each is a tensor of its own: views of one tensor would share the counter by which autograd
-    notices that something it keeps was written to."""
+    """Bytes for each size. Each is a separate tensor: views of one tensor would share the version counter by which
+    autograd detects writes to saved tensors."""
     return [torch.zeros(size, dtype=torch.uint8, device=device) for size in sizes]
 
 

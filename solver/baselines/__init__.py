@@ -1,10 +1,10 @@
 """Published schedules, and greedy ones for any block graph, as per-device orders with times from
 :mod:`weft.solver.timing`.
 
-``BASELINES`` lists them by name; :func:`baseline` makes the schedule of one. A published schedule is what it is, and
-whether it fits is for the judge to say. Only the searches among them (``zb-auto``, ``zb-v-auto``, ``v-block``,
-``stream``, ``greedy``, which stand apart in ``rivals``) look at the devices' capacities, and some whose authors leave
-sizes open (of groups, of what is in flight) take what fits, where anything does.
+``BASELINES`` lists them by name; :func:`baseline` makes the schedule of one. A published schedule is not adapted, and
+whether it fits is for the judge. Only the searches among them (``zb-auto``, ``zb-v-auto``, ``v-block``, ``stream``,
+``greedy``, in their own room ``rivals``) consider the devices' capacities, and some whose authors leave sizes open (of
+groups, of micro-batches in flight) choose those that fit, if any does.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ BASELINES: dict[str, Baseline] = {entry.name: entry for entry in (
 def baseline(name: str, problem: Problem, micro_batches: int) -> Schedule:
     """The schedule of baseline ``name`` (a key of ``BASELINES``) for ``problem``, checked by the judge.
 
-    The judge does not look at the devices' memory here (``validate(schedule)`` does). ``makespan_bound`` is 0: nothing
-    is proven. Raises :class:`NotApplicable` if the baseline cannot run this problem with this many micro-batches, and
+    The judge ignores the devices' memory here (``validate(schedule)`` does not). ``makespan_bound`` is 0: nothing is
+    proven. Raises :class:`NotApplicable` if the baseline cannot run this problem with this many micro-batches, and
     ``ValueError`` for an unknown name or less than one micro-batch.
     """
     if name not in BASELINES:
@@ -79,11 +79,11 @@ def baseline(name: str, problem: Problem, micro_batches: int) -> Schedule:
 
 
 def steady_period(problem: Problem, micro_batches: int, operations: Sequence[Operation]) -> float | None:
-    """Time per micro-batch where it is truly steady, else ``None``; in the problem's time unit.
+    """Time per micro-batch if it is truly steady, else ``None``; in the problem's time unit.
 
-    Steady means: in the middle half of the makespan, or at least in its middle third, every block starts at one and the
-    same interval, from each micro-batch to the next or to the one as many later as there are devices (interleaved
-    schedules advance so); and the busiest device can keep that up.
+    Steady means: in the middle half of the makespan, or at least in its middle third, every block starts at the same
+    interval, from each micro-batch to the next or to the one as many later as there are devices (interleaved schedules
+    advance so); and the busiest device can sustain that.
     """
     makespan = max(operation.end for operation in operations)
     starts: list[list[float]] = [[0.0] * micro_batches for _ in problem.blocks]

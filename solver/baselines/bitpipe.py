@@ -7,9 +7,9 @@ uniform devices (p even), f and b the times of one of a device's 2v stages, B >=
 one unit: with b = 2f and v = 2 the share (p - 2) / (3 m + p - 2) of the step that the paper states for m = p
 micro-batches, half of Chimera's.
 
-Any number of stages a device runs here, in waves as well as in a loop (the paper's variant without Vs). Beside the
-paper's order there is the same in which a device that would be idle runs what is ready and comes soonest in that order,
-such as forwards of the next unit; the shortest that fits the devices' memory is taken.
+Any number of stages a device runs here, in waves as well as in a loop (the paper's variant without Vs). Besides the
+paper's order there is a variant in which a device that would be idle runs the ready operation that comes first in that
+order, such as forwards of the next unit; the shortest that fits the devices' memory is taken.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from weft.solver.problem import Problem
 
 def orders(problem: Problem, micro_batches: int) -> list[Row]:
     """Per-device orders. Two training pipelines in opposite directions, two stages or more a device; a micro-batch is a
-    pair. A split backward runs its parts back to back where the paper's order is taken.
+    pair. A split backward runs its parts back to back if the paper's order is taken.
 
     Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` for anything else.
     """

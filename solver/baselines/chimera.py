@@ -4,7 +4,7 @@ Li and Hoefler, "Chimera: Efficiently Training Large-Scale Neural Networks with 
 section 3.1, with direct concatenation (section 3.5) where more micro-batches run than devices. The unit is p
 micro-batches, p / 2 either way: with backwards as long as forwards the two directions merge without a conflict.
 On p uniform stages (p even, B >= F) each device is idle for (p - 2)B in one unit and (p - 2)(B - F) more with every
-further one: nothing more with B = F. Device r holds the activations of min(p / 2, p - r) + min(p / 2, r + 1) stages,
+further one: nothing more with B = F. Device r stores the activations of min(p / 2, p - r) + min(p / 2, r + 1) stages,
 between p / 2 + 1 at the ends and p in the middle.
 """
 

@@ -2,12 +2,12 @@
 
 DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 3.2.1, and the DualPipe repository (DualPipe: two replicas of
 the model in opposite directions; DualPipeV: the "cut-in-half" form on a V, proposed by Sea AI Lab). The eight phases
-are theirs. A forward and a backward that they run as one overlapped pair stand here one after the other, the forward
-first: a block runs alone on its device unless a problem offers the pair as a block of its own.
+are theirs. A forward and a backward that they run as one overlapped pair run one after the other here, the forward
+first: a block runs alone on its device unless a problem offers the pair as a separate block.
 
-On h uniform devices of DualPipeV, or p = 2h of DualPipe, each device is idle for (h - 1)(F + 2B - 3W) in the step: what
-DeepSeek states as (p/2 - 1)(F&B + B - 3W), where F&B is the time of a pair, here F + B. A device holds the activations
-of up to 2h + 1 stages. DeepSeek asks for at least 2h micro-batches in either direction.
+On h uniform devices of DualPipeV, or p = 2h of DualPipe, each device is idle for (h - 1)(F + 2B - 3W) in the step:
+DeepSeek's (p/2 - 1)(F&B + B - 3W), where F&B is the time of a pair, here F + B. A device stores the activations of up
+to 2h + 1 stages. DeepSeek requires at least 2h micro-batches in either direction.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _row(rank: int, ranks: int, micro_batches: int, first: Stage, second: Stage)
 
     ``first`` is its stage before the fold, ``second`` the one after it.
     """
-    planned = max(micro_batches, 2 * ranks)  # what the phases take; the order without the excess is still an order
+    planned = max(micro_batches, 2 * ranks)  # the number in the phases; the order without the excess is still an order
     row: Row = []
     following = {(stage, part): 0 for stage in (first, second) for part in ("forward", "gradient")}
     waiting: list[tuple[int, int]] = []  # weight gradients put off
@@ -73,7 +73,7 @@ def _row(rank: int, ranks: int, micro_batches: int, first: Stage, second: Stage)
     for _ in range(rank + 1):  # 2: forwards both ways
         forward(first)
         forward(second)
-    for _ in range(before_fold):  # 3: the first backwards, weight gradients where a forward is still to come
+    for _ in range(before_fold):  # 3: the first backwards, weight gradients if a forward is still to come
         backward(second, put_off=True)
         weights()
         forward(second)
@@ -93,5 +93,5 @@ def _row(rank: int, ranks: int, micro_batches: int, first: Stage, second: Stage)
     for _ in range(before_fold):  # 7: weight gradients while the last input gradients arrive
         weights()
         backward(first, put_off=True)
-    row.extend(waiting)  # 8: what is left
+    row.extend(waiting)  # 8: the rest
     return [(block, m) for block, m in row if m < micro_batches]

@@ -1,21 +1,21 @@
 """DynaPipe: cycles in which every device runs one forward and one backward, with as many micro-batches in flight as
-memory takes.
+memory allows.
 
 Jiang et al., "DynaPipe: Optimizing Multi-task Training through Dynamic Pipelines", EuroSys 2024, section 5 (adaptive
-scheduling), and ``cyclic_schedule.py`` of its repository. What has arrived in a cycle can run in the next one. Each
-device then runs the first that waits at each of its stages, backwards and forwards by turns, older micro-batches first.
-A micro-batch that is new to a device starts there only if the device's memory takes what its forward needs, and only so
-many may be in flight. More of them are begun than 1F1B has, so that a device whose input is late has another one: what
-the paper calls safety stock. On p uniform stages of a chain each device is idle for (p - 1)(F + B), as in 1F1B; device
-r holds up to 2 (p - r) - 1 micro-batches where memory has room.
+scheduling), and ``cyclic_schedule.py`` of its repository. Inputs that arrive in a cycle can be used in the next one.
+Each device then runs the first micro-batch that waits at each of its stages, backwards and forwards by turns, older
+micro-batches first. A micro-batch that is new to a device starts there only if the device's memory has room for its
+forward, and only a limited number may be in flight. More of them are begun than 1F1B has, so that a device whose input
+is late has another one: the paper's safety stock. On p uniform stages of a chain each device is idle for (p - 1)(F +
+B), as in 1F1B; device r stores up to 2 (p - r) - 1 micro-batches if memory has room.
 
-Several limits of what is in flight are tried (the repository's ``max_otf_microbatches``), the program's none among
-them; the shortest that fits the devices' memory is taken.
+Several limits on micro-batches in flight are tried (the repository's ``max_otf_microbatches``), including the program's
+default of none; the shortest that fits the devices' memory is taken.
 
-The paper's micro-batches are of unlike lengths. Cycles know no times, so they are the same; what is in flight is what
-the memory of these very micro-batches takes (:func:`orders_of_run`). In which order they are injected is chosen before
-(section 5): they are clustered by the time that they take, and of all permutations of the three or four clusters the
-one whose schedule is shortest is kept (:func:`injections`).
+The paper's micro-batches are of unequal lengths. Cycles have no times, so they are the same; the number in flight is
+limited by the memory of these very micro-batches (:func:`orders_of_run`). The order of their injection is chosen before
+(section 5): they are clustered by their time, and of all permutations of the three or four clusters the one whose
+schedule is shortest is kept (:func:`injections`).
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from weft.solver.control.clock import checkpoint
 from weft.solver.pipeline import Pipeline
 from weft.solver.problem import Problem
 
-#: What a block of a micro-batch takes on a device when it starts, and by how much it has changed its level once it has
+#: The amount that a block of a micro-batch takes on a device when it starts, and its change of the level once it has
 #: ended: (device, block, micro-batch) in whole numbers.
 OfEach: TypeAlias = Callable[[int, int, int], tuple[int, int]]
-#: As many clusters are made of micro-batches by the time that they take.
+#: The number of clusters of micro-batches by time.
 _CLUSTERS = 4
 
 
@@ -58,7 +58,7 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
 
 
 def limits_in_flight(devices: int, micro_batches: int) -> list[int]:
-    """The limits of what is in flight that are tried; the first is none."""
+    """The limits on micro-batches in flight that are tried; the first is none."""
     return [micro_batches, *(limit for limit in (2 * devices, devices, -(-devices // 2)) if limit < micro_batches)]
 
 
@@ -67,16 +67,16 @@ def orders_of_run(problem: Problem, room: Sequence[int | None], amounts: OfEach,
     """Per-device orders of micro-batches that differ: ``problem`` is any one's, ``amounts`` are those of each, and
     ``room`` is each device's, in the same whole numbers.
 
-    At most ``limit`` are in flight on a device. ``None`` where memory leaves it stuck; raises
-    :class:`~weft.solver.baselines.lib.base.NotApplicable` as :func:`orders` does.
+    At most ``limit`` are in flight on a device. ``None`` if memory leaves it stuck; raises
+    :class:`~weft.solver.baselines.lib.base.NotApplicable` like :func:`orders`.
     """
     return _rows(require_training(problem), room, amounts, micro_batches, limit=limit)
 
 
 def injections(times: Sequence[float], clusters: int = _CLUSTERS) -> Iterator[list[int]]:
-    """Orders in which to inject micro-batches that take these ``times``: places in ``times``.
+    """Orders in which to inject micro-batches with these ``times``, as indices into ``times``.
 
-    Micro-batches are sorted, and cut into clusters where times differ most; all permutations of the clusters.
+    Micro-batches are sorted, and cut into clusters at the largest differences; all permutations of the clusters.
     """
     ranked = sorted(range(len(times)), key=lambda m: times[m])
     steps = sorted(range(1, len(ranked)), key=lambda place: times[ranked[place - 1]] - times[ranked[place]])
@@ -88,7 +88,7 @@ def injections(times: Sequence[float], clusters: int = _CLUSTERS) -> Iterator[li
 
 def _rows(pipeline: Pipeline, room_of: Sequence[int | None], amounts: OfEach, micro_batches: int, *,
           limit: int) -> list[Row] | None:
-    """The orders with at most ``limit`` micro-batches in flight on a device, or None where memory leaves it stuck."""
+    """The orders with at most ``limit`` micro-batches in flight on a device, or None if memory leaves it stuck."""
     stages = pipeline.stages
     steps = [(stage.forward,) for stage in stages] + [stage.blocks[1:] for stage in reversed(stages)]
     on = [[*chunks, *(2 * len(stages) - 1 - s for s in chunks)] for chunks in pipeline.chunks]

@@ -2,14 +2,14 @@
 
 Liu et al., "Hanayo: Harnessing Wave-like Pipeline Parallelism for Enhanced Large Model Training Efficiency", SC 2023,
 section 3. With w waves each device has 2w stages and m = p micro-batches pass as one wave front; the bubble is at most
-the share (2p - 2) / (3pw + p - 1) of the step with B = 2F, and no device holds more than all p
-micro-batches, as in 1F1B's first. The order is that of the wave front in slots of F = 1 and B = 2, the older
-micro-batch first; with more micro-batches than devices the next enter as the first leave.
+the share (2p - 2) / (3pw + p - 1) of the step with B = 2F, and no device stores more than all p micro-batches, as in
+1F1B's first. The order is that of the wave front in slots of F = 1 and B = 2, the older micro-batch first; with more
+micro-batches than devices the next enter as the first leave.
 
-Half a wave runs too: stages may end where they turn, with an odd number of stages a device. Younger micro-batches may
-be more urgent than in the wave front, which serves long runs better. Where backwards are split, weight gradients run
-behind them, as the authors have it, or fill what would be idle: slots of 1 each. Where p micro-batches are more than
-the devices' memory takes, fewer are in flight. The shortest that fits is taken.
+Half a wave runs too: stages may end at a turn, with an odd number of stages a device. Younger micro-batches may be more
+urgent than in the wave front, which is better for long runs. If backwards are split, weight gradients run after them,
+as in the paper, or fill idle time: slots of 1 each. If p micro-batches exceed the devices' memory, fewer are in flight.
+The shortest that fits is taken.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from weft.solver.baselines.lib.extend import extended
 from weft.solver.pipeline import Pipeline
 from weft.solver.problem import Problem
 
-#: Slots between micro-batches for each stage of a device: the wave front's, and what is shorter for more micro-batches
+#: Slots between micro-batches for each stage of a device: the wave front's, and shorter ones for more micro-batches
 #: than devices (on uniform stages, 3 to 8 devices, 3 to 6 ways, idle times fall by 10 to 40 %).
 _SLOTS = (2.0, 1.5, 1.0)
-#: The same where no micro-batch may run into what the ones before it hold: all of a micro-batch's slots.
+#: The same if no micro-batch may overlap the memory of the ones before it: all of a micro-batch's slots.
 _APART = 3.0
 
 

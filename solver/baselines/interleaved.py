@@ -1,18 +1,18 @@
 """Interleaved 1F1B: several stages a device, in a loop over the devices, for a shorter ramp; with whole backwards, or
-with weight gradients put off.
+with deferred weight gradients.
 
 Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC 2021, section
 2.2. On uniform stages, v a device, each device is idle for (p - 1)(F + B) / v, where F and B are a whole device's; the
-first device holds activations of p + (p - 1) / v micro-batches.
+first device stores activations of p + (p - 1) / v micro-batches.
 
-*What programs do beyond the paper.* Megatron-LM lets groups of any size of at least p pass through a stage at a time
+*Programs beyond the paper.* Megatron-LM lets groups of any size of at least p pass through a stage at a time
 (``microbatch_group_size_per_vp_stage``), and can run one forward more ahead, so that a forward and the backward beside
-it do not wait for each other. PyTorch's ``ScheduleInterleaved1F1B`` cuts micro-batches that are no multiple of p into
-equal rounds. Here any number of micro-batches runs: in rounds that differ by one at most, or in whole groups of which
-the last is not full. Groups smaller than p, and devices that are less ahead, hold less memory. The shortest that fits
-the devices' memory is taken.
+it do not wait for each other. PyTorch's ``ScheduleInterleaved1F1B`` cuts micro-batches that are not a multiple of p
+into equal rounds. Here any number of micro-batches runs: in rounds that differ by one at most, or in whole groups of
+which the last is not full. Groups smaller than p, and devices that are less ahead, need less memory. The shortest that
+fits the devices' memory is taken.
 
-*With weight gradients put off* (:func:`zero_bubble_orders`): PyTorch's ``ScheduleInterleavedZeroBubble``, ZB-H1 of Qi
+*With deferred weight gradients* (:func:`zero_bubble_orders`): PyTorch's ``ScheduleInterleavedZeroBubble``, ZB-H1 of Qi
 et al., ICLR 2024, with several stages a device. Rank r is ahead by one forward for every device behind it instead of
 two, and keeps its weight gradients r backwards behind. On uniform stages each device is idle for
 (p - 1)(F + I - W) / v.
@@ -28,12 +28,12 @@ from weft.solver.baselines.lib.choosing import Maker, best_of
 from weft.solver.pipeline import Pipeline
 from weft.solver.problem import Problem
 
-#: What is tried, and what is where nothing of that fits: by how many forwards a device is ahead for every device behind
-#: it, by how many more, and by how many backwards at most a weight gradient is put off.
+#: The rules tried, and those tried if none of them fits: the number of forwards by which a device is ahead for every
+#: device behind it, the number it is ahead in addition, and the most backwards by which a weight gradient is deferred.
 _Rules = tuple[tuple[int, int, int], ...]
-#: As published, and Megatron-LM's where transfers are to overlap; two that hold less.
+#: As published, and Megatron-LM's for overlapped transfers; two that need less memory.
 _AHEAD: tuple[_Rules, _Rules] = ((2, 0, 0), (2, 1, 0)), ((1, 0, 0), (0, 0, 0))
-#: As published, and twice as far ahead; less put off, and nothing, with less ahead.
+#: As published, and twice as far ahead; less deferred, and nothing, with less ahead.
 _PUT_OFF: tuple[_Rules, _Rules] = ((1, 0, 10**9), (2, 0, 10**9)), ((1, 0, 2), (1, 0, 0), (0, 0, 0))
 
 

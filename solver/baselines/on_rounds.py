@@ -1,14 +1,14 @@
 """Known schedules of runs whose micro-batches differ, or that are of several jobs.
 
-A known schedule is of micro-batches that are alike. On a run that has others it is made for *stand-ins*, plain problems
-of as many micro-batches that are alike, and its orders are those of the run: who is where does not depend on times. The
-times are the run's own. Stand-ins have, block by block, the mean time over the run's micro-batches, and the amounts of
-the class that takes most (what fits so, fits), or of a class in the middle. Of several the best that fits is kept.
+A known schedule is for equal micro-batches. For a run with different ones it is made for *stand-ins*, plain problems of
+as many equal micro-batches, and its orders are those of the run: positions do not depend on times. The times are the
+run's own. Stand-ins have, block by block, the mean time over the run's micro-batches, and the amounts of the class that
+takes most (if that fits, the run fits), or of a class in the middle. Of several the best that fits is kept.
 
-Where there are several jobs, each is ordered alone, and the jobs' orders are merged by how much of its own time each
-operation has behind it; no operation comes before what it waits for, as it does not in its own job.
+If there are several jobs, each is ordered alone, and the jobs' orders are merged by the share of its own time that each
+operation has behind it; no operation comes before those it waits for, as it does not in its own job.
 
-DynaPipe, streams and list scheduling see the micro-batches themselves, and are made for them.
+DynaPipe, streams and list scheduling use the micro-batches themselves, and are made for them.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def known_on_rounds(rounds: Rounds, names: Iterable[str] = BASELINES) -> dict[st
 
 
 def best_on_rounds(rounds: Rounds) -> Schedule | None:
-    """The shortest known schedule that fits, for a search to start from; ``None`` where none does."""
+    """The shortest known schedule that fits, as the start of a search; ``None`` if none does."""
     fitting = [schedule for schedule in known_on_rounds(rounds).values() if not violations(schedule, limit=1)]
     return min(fitting, key=lambda schedule: schedule.makespan, default=None)
 
 
 def baseline_on_rounds(name: str, rounds: Rounds) -> Schedule:
-    """The schedule of baseline ``name`` (a key of ``BASELINES``) for the run of ``rounds``, checked by the judge but
+    """The schedule of baseline ``name`` (a key of ``BASELINES``) for the run of ``rounds``, checked by the judge except
     for the devices' memory.
 
     Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` if the baseline cannot run these blocks with so many
@@ -86,7 +86,7 @@ def _timed(name: str, rounds: Rounds, orders: Orders) -> Schedule:
 
 
 def _best(schedules: Iterable[Schedule]) -> Schedule:
-    """The first of those that fit and take least time, or take least time where none fits."""
+    """The first of those that fit and take least time, or take least time if none fits."""
     best: Schedule | None = None
     fits = False
     for schedule in schedules:
@@ -99,7 +99,7 @@ def _best(schedules: Iterable[Schedule]) -> Schedule:
 
 
 def _makers(name: str, rounds: Rounds) -> Iterator[Callable[[], Orders | None]]:
-    """The ways to make it; the first is the baseline itself where micro-batches are alike, or it is made for any."""
+    """The ways to make it; the first is the baseline itself if micro-batches are equal, or it is made for any."""
     if _is_plain(rounds) or name == "stream":
         yield partial(BASELINES[name].orders, rounds.problem, rounds.run.rounds)
         return
@@ -147,7 +147,7 @@ def _joined(rounds: Rounds, rows: Iterable[Row]) -> list[Row]:
 
 
 def _merged(name: str, rounds: Rounds, chosen: Mapping[str | None, Problem]) -> Orders:
-    """The orders of each job's stand-in, merged where there are several."""
+    """The orders of each job's stand-in, merged if there are several."""
     numbers = {job: [i for i, block in enumerate(rounds.wide.blocks) if block.job == job] for job in chosen}
     if len(chosen) == 1:
         (job, problem), = chosen.items()
@@ -185,7 +185,7 @@ def stand_ins(rounds: Rounds, job: str | None) -> list[Problem]:
 
 
 def _taken(wide: WideProblem, job: str | None, name: str | None) -> float:
-    """What a micro-batch takes on all devices, with what it takes meanwhile."""
+    """The memory that a micro-batch takes on all devices, workspace included."""
     return sum(max(amount, 0) for block in wide.blocks if block.job == job
                for plain in [block.of_class(name)] for amount in (*plain.memory, *plain.workspace))
 

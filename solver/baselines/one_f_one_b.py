@@ -2,7 +2,7 @@
 
 Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training", SOSP 2019, section 3.2, in the form
 with a flush that Fan et al., "DAPPLE", PPoPP 2021, and Megatron-LM run. On uniform stages each device is idle for
-(p - 1)(F + B), as in GPipe, but device r holds the activations of only p - r micro-batches.
+(p - 1)(F + B), as in GPipe, but device r stores the activations of only p - r micro-batches.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
 
 
 def orders_within_memory(problem: Problem, micro_batches: int) -> list[Row]:
-    """The same, with fewer forwards ahead of the first backward where a device has no room for as many; then no later
+    """The same, with fewer forwards ahead of the first backward if a device has no room for as many; then no later
     stage has more of them than an earlier one."""
     stages, amounts = _stages(problem), Amounts.of(problem)
     rows: list[Row] = [[] for _ in problem.devices]
@@ -50,5 +50,5 @@ def _stages(problem: Problem) -> tuple[Stage, ...]:
 
 
 def _row(stage: Stage, ahead: int, micro_batches: int) -> Row:
-    """``ahead``: forwards before the first backward can be there, and before each later one."""
+    """``ahead``: the forwards that precede the first backward, and each later one."""
     return TurnRule((micro_batches,), slope=0, extra=ahead).row(0, 1, [(stage,)], micro_batches)

@@ -1,14 +1,14 @@
 """1F1B+: 1F1B for a chain with blocks spread over several devices before, between or after its stages.
 
 Lin et al., "Tessel: Boosting Distributed Execution of Large DNN Models via Flexible Schedule Search", HPCA 2024,
-section 6 (the baseline 1F1B+ for the M and NN shapes, where large embeddings lie on all devices). The chain runs as
-1F1B; a spread forward runs just before the forward of its micro-batch that follows it in the chain, a spread backward
-just after the backward that precedes it, on the other devices at the same time of the chain's own 1F1B. The activations
-are those of 1F1B: device r of p holds p - r micro-batches. There is no published formula for its bubble: each spread
-block stops all its devices, and the chain's micro-batches between them cannot move closer.
+section 6 (the baseline 1F1B+ for the M and NN shapes, with large embeddings on all devices). The chain runs as 1F1B; a
+spread forward runs just before the forward of its micro-batch that follows it in the chain, a spread backward just
+after the backward that precedes it, on the other devices at the same time of the chain's own 1F1B. The activations are
+those of 1F1B: device r of p stores p - r micro-batches. There is no published formula for its bubble: each spread block
+stops all its devices, and the chain's micro-batches between them cannot move closer.
 
 :func:`around` puts the spread blocks into any other order of the chain in the same way; :func:`around_blocks`, into
-that of the building-block search, is no published schedule but a start for ours.
+that of the building-block search, is not a published schedule but a start for ours.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
 
 def around_blocks(problem: Problem, micro_batches: int, *, held: int) -> list[Row]:
     """Per-device orders of the building-block search (:mod:`weft.solver.baselines.rivals.building_blocks`) for the
-    chain, with room for what the blocks on several devices keep of ``held`` micro-batches; these blocks put in between.
+    chain, with room for ``held`` micro-batches of the blocks on several devices; these blocks put in between.
 
-    A start for a search where the chain has several stages a device; whether it fits is not known. Raises
-    :class:`~weft.solver.baselines.lib.base.NotApplicable` as :func:`around` does, and where so much room leaves none.
+    A start for a search if the chain has several stages a device; it may not fit. Raises
+    :class:`~weft.solver.baselines.lib.base.NotApplicable` like :func:`around`, and if that room leaves none.
     """
     spread = [block for block in problem.blocks if len(block.devices) > 1]
     kept = [held * sum(max(block.memory_on(d), 0) for block in spread) for d in range(len(problem.devices))]
@@ -53,9 +53,9 @@ def around_blocks(problem: Problem, micro_batches: int, *, held: int) -> list[Ro
 
 
 def around(problem: Problem, micro_batches: int, inner: Callable[[Problem, int], list[Row]]) -> list[Row]:
-    """Per-device orders of a chain run as ``inner`` has it, with the blocks on several devices put in between.
+    """Per-device orders of a chain in the order of ``inner``, with the blocks on several devices put in between.
 
-    Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` where there is no such block or nothing else, or where
+    Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` if there is no such block or no other block, or if
     ``inner`` does.
     """
     spread = [i for i, block in enumerate(problem.blocks) if len(block.devices) > 1]
@@ -84,7 +84,7 @@ def around(problem: Problem, micro_batches: int, inner: Callable[[Problem, int],
         times: dict[int, float] = {}
         for block, (follower, precursor) in anchor.items():
             time = start[follower, m] if follower is not None else end[precursor, m] if precursor is not None else 0.0
-            # a head's backward right after its forward: both lie between the same two blocks of the chain
+            # a head's backward right after its forward: both are between the same two blocks of the chain
             times[block] = max([time, *(times[other] for other in _awaited(problem, block) if other in times)])
             ranked.append((times[block], False, place[block], m))
     result: list[Row] = [[] for _ in problem.devices]
@@ -120,7 +120,7 @@ def _awaited(problem: Problem, block: int) -> set[int]:
 
 
 def _without(problem: Problem, spread: list[int], kept: list[int]) -> Problem:
-    """``problem`` without the blocks ``spread``: who waits for one of them waits for what it waits for."""
+    """``problem`` without the blocks ``spread``: dependents of one of them inherit its waits."""
     waits: dict[str, tuple[Dependency, ...]] = {}
     dropped = {problem.blocks[i].name for i in spread}
     for i in problem.topological_order:

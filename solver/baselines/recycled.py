@@ -2,22 +2,22 @@
 
 Lin et al., "nnScaler: Constraint-Guided Parallelization Plan Generation for Deep Learning Training", OSDI 2024 (and
 SuperScaler before it): each device has the same layers in every pass, and once a micro-batch runs each of its forwards
-and one backward, in the same turn: three forwards and one backward with two recycles. Which micro-batch each of them is
-of follows from when it arrives. Here for any number of passes and stages, wherever they are on the devices.
+and one backward, in the same turn: three forwards and one backward with two recycles. The micro-batch of each of them
+follows from its arrival. Here for any number of passes and stages, wherever they are on the devices.
 
-How: every device repeats its forwards, first to last, then its backwards, without a pause in between; a device begins
-when its first forward of the first micro-batch can arrive. Each block of the first micro-batch then runs at its first
-turn after all that it waits for, and micro-batches follow a period apart. That timetable gives the order; times are
-those of the order. A split backward runs back to back, or its weight gradients in the turn behind all backwards.
+Method: every device repeats its forwards, first to last, then its backwards, without a pause in between; a device
+begins when its first forward of the first micro-batch can arrive. Each block of the first micro-batch then runs at its
+first turn after all its inputs, and micro-batches follow a period apart. That timetable gives the order; times are
+those of the order. A split backward runs back to back, or its weight gradients in the turn after all backwards.
 
-Where every device has as many stages as any other, micro-batches can also pass in groups, as in interleaved 1F1B
+If every device has as many stages as any other, micro-batches can also pass in groups, as in interleaved 1F1B
 (:mod:`weft.solver.baselines.interleaved`): a whole group through one stage after the other, backwards in the same
 groups, and in the steady state as many forwards for each backward as there are in all; before its first backward a
 device is ahead by about as many for every device behind it. Of all these the shortest that fits the devices' memory is
 taken.
 
-:func:`gpipe_orders` runs all forwards of all micro-batches before all backwards, each as soon as it can: what GPipe
-(Huang et al., NeurIPS 2019) does where passes are recycled.
+:func:`gpipe_orders` runs all forwards of all micro-batches before all backwards, each as soon as it can, like GPipe
+(Huang et al., NeurIPS 2019) for recycled passes.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from weft.solver.ticks import heads_and_tails
 def orders(problem: Problem, micro_batches: int) -> list[Row]:
     """Per-device orders. A chain of forwards, of which the last have gradients, in one chain back.
 
-    Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` for anything else, pipelines whose stages all have
-    gradients among it: those are 1F1B's.
+    Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` for anything else, including pipelines whose stages
+    all have gradients: those are 1F1B's.
     """
     chain = _chain(problem)
     makers: list[Maker] = [partial(_rows, problem, chain, weights_last=late) for late in (False, True)]
@@ -50,7 +50,7 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
 
 
 def gpipe_orders(problem: Problem, micro_batches: int) -> list[Row]:
-    """All forwards, then all backwards. Raises as :func:`orders`."""
+    """All forwards, then all backwards. Raises like :func:`orders`."""
     _chain(problem)
     offsets = heads_and_tails(problem)[0]
     phases = [not _is_forward(problem, i) for i in range(len(problem.blocks))]
@@ -103,7 +103,7 @@ def _grouped(problem: Problem, chain: Sequence[int], micro_batches: int, *, grou
 
 
 def _timetable(problem: Problem, chain: Sequence[int], weights_last: bool) -> tuple[dict[int, float], float]:
-    """When each block of the first micro-batch starts, and how far apart micro-batches are."""
+    """The start of each block of the first micro-batch, and the interval between micro-batches."""
     blocks = problem.blocks
     period = max(sum(blocks[i].duration for i in row) for row in problem.blocks_on)
     place = {i: n for n, i in enumerate(chain)}
@@ -132,7 +132,7 @@ def _is_gradient(problem: Problem, i: int) -> bool:
 
 
 def _chain(problem: Problem) -> list[int]:
-    """All blocks in the order of one micro-batch, each stage's weight gradient behind its input gradient."""
+    """All blocks in the order of one micro-batch, each stage's weight gradient after its input gradient."""
     blocks = problem.blocks
     if any(len(block.devices) > 1 for block in blocks):
         raise NotApplicable("it needs a pipeline, but there are blocks on several devices")

@@ -1,24 +1,24 @@
-"""Seq1F1B: 1F1B by chunks of a sequence, which shortens the ramp and holds less of each micro-batch.
+"""Seq1F1B: 1F1B by chunks of a sequence, which shortens the ramp and stores less of each micro-batch.
 
 Sun et al., "Seq1F1B: Efficient Sequence-Level Pipeline Parallelism for Large Language Model Training", NAACL 2025,
 section 3; with several stages a device (their Seq1F1B-I) section 3.3; and the repository's ``sp_queue``. Forwards run a
 micro-batch's chunks first to last, backwards last to first, micro-batches in order: a queue of stacks. Device r of p is
-ahead by k - 1 more than in 1F1B, as the first backward is the last chunk's; with v stages a device by
-2(p - 1 - r) + k - 1 beyond what interleaving asks for. On uniform stages and chunks of equal work (the paper's
-computation-wise partition), f + b each, each device is idle for (p - 1)(f + b), 1 / k of 1F1B's; the first device
-holds p + k - 1 chunks, where 1F1B holds k p.
+ahead by k - 1 more than in 1F1B, as the first backward is the last chunk's; with v stages a device by 2(p - 1 - r) + k
+- 1 beyond the lead of interleaving. On uniform stages and chunks of equal work (the paper's computation-wise
+partition), f + b each, each device is idle for (p - 1)(f + b), 1 / k of 1F1B's; the first device stores p + k - 1
+chunks, where 1F1B stores k p.
 
-Where backwards are split, weight gradients run behind them or, as in ZB-H1, as many backwards later as the device's
-rank; the shortest that fits the devices' memory is taken.
+If backwards are split, weight gradients run after them or, as in ZB-H1, as many backwards later as the device's rank;
+the shortest that fits the devices' memory is taken.
 
 Recognising a pipeline whose micro-batches pass through it in chunks of their sequence.
 
-*What such a problem looks like.* A micro-batch's tokens are cut into k consecutive chunks. Block F{s}.{j} is the
-forward of chunk j on stage s. It waits for F{s-1}.{j}, the stage before, and for F{s}.{j-1}, whose keys and values it
-attends to. Backwards run the other way: B{s}.{j} (or an input gradient, with a weight gradient behind it) waits for
-B{s+1}.{j} and for B{s}.{j+1}, which adds to the gradients of its keys and values; the first of them, B{S-1}.{k-1},
-waits for the last forward. F{s}.{j} takes what chunk j keeps on stage s, B{s}.{j} gives it back. Names are free: chunks
-and stages are found in what waits for what, kinds, and devices.
+*The form of such a problem.* A micro-batch's tokens are cut into k consecutive chunks. Block F{s}.{j} is the forward of
+chunk j on stage s. It waits for F{s-1}.{j}, the stage before, and for F{s}.{j-1}, whose keys and values it attends to.
+Backwards run the other way: B{s}.{j} (or an input gradient, followed by a weight gradient) waits for B{s+1}.{j} and for
+B{s}.{j+1}, which adds to the gradients of its keys and values; the first of them, B{S-1}.{k-1}, waits for the last
+forward. F{s}.{j} takes the memory that chunk j keeps on stage s, B{s}.{j} gives it back. Names are arbitrary: chunks
+and stages are found by dependencies, kinds, and devices.
 """
 
 from __future__ import annotations
@@ -80,14 +80,14 @@ class SequencePipeline:
 
     @property
     def shape(self) -> Shape:
-        """How the stages lie on the devices."""
+        """The arrangement of the stages on the devices."""
         return shape_of([row[0].device for row in self.pieces], len(self.problem.devices))
 
     @classmethod
     def of(cls, problem: Problem) -> SequencePipeline:
-        """The pipeline that ``problem`` is.
+        """The pipeline in ``problem``.
 
-        Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` with the reason if it is none.
+        Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` with the reason if it is not one.
         """
         grid = _Waits(problem)
         forwards = grid.rows(BlockKind.FORWARD)
@@ -105,7 +105,7 @@ class SequencePipeline:
 
 
 class _Waits:
-    """What waits for what within a micro-batch."""
+    """The dependencies within a micro-batch."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -122,7 +122,7 @@ class _Waits:
 
     def rows(self, *kinds: BlockKind) -> list[list[int]]:
         """The blocks of ``kinds`` as a grid: rows are stages, columns chunks, both in the order in which a micro-batch
-        runs them. Empty where they are none."""
+        runs them. Empty if they are not one."""
         mine = {i for i, block in enumerate(self.problem.blocks) if block.kind in kinds}
         sources = [i for i in mine if not self.before[i] & mine]
         # A pipeline's blocks wait for one before each; a grid's, from the second stage and chunk on, for two.
@@ -148,7 +148,7 @@ class _Waits:
 
     def _next(self, last: int, line: Collection[int], mine: set[int], met: set[int], *,
               elsewhere: bool = False) -> int | None:
-        """What comes behind ``last`` and waits for nothing of ``mine`` but the ``line``: on the same device, or
+        """The block after ``last`` that waits for none of ``mine`` except the ``line``: on the same device, or
         anywhere."""
         device = self.problem.blocks[last].devices
         known = set(line)
@@ -157,8 +157,8 @@ class _Waits:
         return found[0] if len(found) == 1 else None
 
     def weights(self, gradients: dict[tuple[int, int], int]) -> dict[tuple[int, int], int]:
-        """The weight gradient of each stage and chunk: behind the last gradient that it waits for on its device; on
-        stage 0, where there may be no gradient, behind that of stage 1."""
+        """The weight gradient of each stage and chunk: after the last gradient that it waits for on its device; on
+        stage 0, where there may be no gradient, after that of stage 1."""
         place = {block: cell for cell, block in gradients.items()}
         blocks = self.problem.blocks
         found: dict[tuple[int, int], int] = {}
@@ -176,7 +176,7 @@ class _Waits:
         return found
 
     def require_implied(self, pieces: tuple[tuple[Stage, ...], ...]) -> None:
-        """Refuse what waits for more than stages and chunks ask for."""
+        """Refuse blocks with more waits than stages and chunks require."""
         forward = {piece.forward: (s, j) for s, row in enumerate(pieces) for j, piece in enumerate(row)}
         backward = {block: (-s, -j) for s, row in enumerate(pieces) for j, piece in enumerate(row)
                     for block in piece.blocks[1:]}

@@ -1,9 +1,9 @@
 """V-Min and V-Half: a V with about a third, or half, of 1F1B's activations.
 
 Qi et al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024, section 4: the building blocks of the V-shape
-schedules. Each says in which of the slots of equal length one micro-batch runs its forwards and input gradients on a V
-of p devices; it is repeated every six slots. :mod:`weft.solver.baselines.lib.building_block` squeezes, reorders and
-fills in the weight gradients within the memory that the repeated block takes.
+schedules. Each gives the slots of equal length in which one micro-batch runs its forwards and input gradients on a V of
+p devices; it is repeated every six slots. :mod:`weft.solver.baselines.lib.building_block` squeezes, reorders and fills
+in the weight gradients within the memory of the repeated block.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ZB-V: two stages a device in a V, and weight gradients that fill what would be idle.
+"""ZB-V: two stages a device in a V, and weight gradients that fill idle time.
 
 Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 6. With equal times for forward, input gradient and
 weight gradient no device is idle between its first start and its last end, at the memory of 1F1B's first rank (the
@@ -21,7 +21,7 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
     """
     pipeline = require_training(problem, "v", split=True)
     p = len(problem.devices)
-    planned = max(micro_batches, 2 * p - 1)  # what the ramp takes; the order without the excess is still an order
+    planned = max(micro_batches, 2 * p - 1)  # the number in the ramp; the order without the excess is still an order
     rows = [_row(rank, p, planned, pipeline.stages[rank], pipeline.stages[2 * p - 1 - rank])
             for rank in checked(range(p))]
     return [[(block, m) for block, m in row if m < micro_batches] for row in rows]

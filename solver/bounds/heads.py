@@ -1,12 +1,12 @@
-"""How early each operation can start at the earliest: longest paths over all micro-batches and one-machine bounds.
+"""The earliest start of each operation: longest paths over all micro-batches and one-machine bounds.
 
 The head of an operation (node i of micro-batch m) is the largest of
 
 * the head, length and delay of each operation it waits for, in its own micro-batch or an earlier one, and of each that
   precedes it on a machine (:mod:`weft.solver.relations.implied_order`);
-* for each machine it runs on, when that machine can have run all operations that must precede it there: the machine
-  runs them one at a time, each not before its head, so from the least head e of any of them on, all with heads of e
-  or more take up their total length: max over e of e + that length.
+* for each machine it runs on, the time at which that machine can have run all operations that must precede it there:
+  the machine runs them one at a time, each not before its head, so from the least head e of any of them on, all with
+  heads of e or more take up their total length: max over e of e + that length.
 
 Tails, the least time from an operation's end to the end of the schedule, are the heads of the schedule run backwards.
 """
@@ -22,7 +22,7 @@ from weft.solver.control.clock import checkpoint
 from weft.solver.relations.graph import RelationGraph
 from weft.solver.relations.implied_order import Order
 
-#: The head of what may run at any time before the clock begins.
+#: The head of an operation that may run at any time before the clock begins.
 NEVER = -(1 << 60)
 #: Nodes x micro-batches, in ticks.
 Times = npt.NDArray[np.int64]
@@ -39,8 +39,8 @@ def heads(graph: RelationGraph, order: Order, micro_batches: int, crowded: int) 
 class Heads:
     """Heads of all operations, raised micro-batch after micro-batch.
 
-    They start at 0, or where ``least`` says. Whoever knows more of an operation may raise its ``head`` before what
-    depends on it is raised.
+    They start at 0, or at ``least``. A caller with a better bound on an operation may raise its ``head`` before the
+    operations that depend on it are raised.
     """
 
     def __init__(self, graph: RelationGraph, order: Order, micro_batches: int, least: Times | None = None) -> None:
@@ -59,12 +59,12 @@ class Heads:
                          for i in np.flatnonzero(among[:, place] < micro_batches).tolist()]
                 self._before[j].append(known)
                 self._waits[j] += [(i, distance, graph.durations[i]) for i, distance in known]
-        # What precedes within a micro-batch is closed under "precedes", so counting it sorts the nodes.
+        # Precedence within a micro-batch is transitively closed, so counting it sorts the nodes.
         precede = np.count_nonzero(order == 0, axis=0).tolist()
         self._ranked = sorted(range(n), key=lambda j: (precede[j], j))
 
     def raise_column(self, m: int, *, alone: bool = False) -> None:
-        """Raise the heads of micro-batch ``m`` to what earlier ones imply; ``alone``: by longest paths only."""
+        """Raise the heads of micro-batch ``m`` as earlier ones imply; ``alone``: by longest paths only."""
         head = self.head
         for j in self._ranked:
             checkpoint()
@@ -75,7 +75,8 @@ class Heads:
             head[j, m] = max(start, int(head[j, m]))
 
     def _all_run(self, counts: list[tuple[int, int]]) -> int:
-        """When a machine can have run the first ``count`` operations of each node, for all ``(node, count)``."""
+        """The time at which a machine can have run the first ``count`` operations of each node, for all ``(node,
+        count)``."""
         counts = [(i, count) for i, count in counts if count > 0]
         if len(counts) < 2:  # one node's own heads are that far apart already
             return NEVER
@@ -93,7 +94,7 @@ def tails(graph: RelationGraph, order: Order, micro_batches: int, crowded: int) 
 def one_machine(runs: list[tuple[int, int, int]]) -> int:
     """The least makespan of one machine for ``(head, length, tail)`` if runs may be interrupted (Jackson, 1955).
 
-    At any time the run with the longest tail that may run does.
+    At any time it runs the available run with the longest tail.
     """
     waiting = sorted(runs, reverse=True)
     ready: list[tuple[int, int]] = []  # (-tail, length left)
@@ -115,7 +116,7 @@ def one_machine(runs: list[tuple[int, int, int]]) -> int:
 
 
 def laid_out(graph: RelationGraph, head: Times, tail: Times) -> int:
-    """The least makespan that all heads and tails leave: by one operation, and by each machine on its own."""
+    """The least makespan that all heads and tails leave: by one operation, and by each machine separately."""
     durations = np.array(graph.durations, dtype=np.int64)
     best = int((head + durations[:, None] + tail).max())
     for machine in graph.machines:

@@ -1,11 +1,11 @@
-"""The least makespan by each device's work alone, and what must come before and after it: a bound at the price of a
-look at each block.
+"""The least makespan by each device's work alone, and the work that must come before and after it: a bound at the cost
+of a look at each block.
 
 No block of a device starts before the longest chain of blocks of its micro-batch that lead to it, and after the last
-one ends still the shortest of the chains that follow is to run; in between the device runs all micro-batches of all its
-blocks. Where blocks hold every device, time is cut into what they take and the rest, in which they take none
+one ends at least the shortest of the chains that follow must run; in between the device runs all micro-batches of all
+its blocks. If some blocks run on every device, time is split into theirs and the rest, in which they take none
 (:func:`weft.solver.relations.graph.without_barriers` has the argument). Memory and order do not count here: the bound
-is for telling which of many problems need no closer look, and for what ticks are too coarse for.
+is to discard most of many problems without a search, and for times for which ticks are too coarse.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fractions import Fraction
 from weft.solver.problem import Number, Problem
 from weft.solver.ticks import TickProblem, heads_and_tails, in_whole_numbers
 
-#: Floats are added up here: what is claimed is that much less.
+#: Floats are added up here: the stated bound is lower by this share.
 _ROUNDING = 1e-9
 
 
@@ -35,13 +35,14 @@ def work_alone(problem: Problem, micro_batches: int) -> float:
 
 
 def exact_load_bound(problem: Problem, micro_batches: int) -> Fraction:
-    """The same, of the times as they are written, however far apart they are."""
+    """The same, with the times as they are written, however far apart they are."""
     durations, lags, unit = _whole(problem)
     return Fraction(_bound(problem, micro_batches, durations, lags)) * unit
 
 
 def exact_load(problem: Problem) -> Fraction:
-    """How long one micro-batch keeps the busiest device or link busy: no steady state takes less time for each."""
+    """The time for which one micro-batch keeps the busiest device or link busy: a lower bound on every steady state's
+    time for each."""
     durations, lags, unit = _whole(problem)
     carried = dict.fromkeys(problem.links_by_name, 0)
     for (_, _, dependency), lag in zip(problem.dependencies(), lags, strict=True):
@@ -69,8 +70,8 @@ def _bound(problem: Problem, micro_batches: int, durations: Sequence[Number], la
 
 
 def work_bound(instance: TickProblem, micro_batches: int) -> int:
-    """A lower bound on the makespan of ``micro_batches`` micro-batches, in ticks: the same but for blocks on every
-    device, in whole numbers."""
+    """A lower bound on the makespan of ``micro_batches`` micro-batches, in ticks: the same without the cut for
+    blocks on every device, in whole numbers."""
     return int(_busiest(instance.problem, micro_batches, instance.durations, [arc.lag for arc in instance.arcs]))
 
 

@@ -1,12 +1,11 @@
 """The least makespan of N micro-batches: heads and tails of every operation, each machine between them, and memory.
 
-Few micro-batches are laid out one by one. Of many, only the first and the last are; what lies between counts as
+Few micro-batches are laid out one by one. Of many, only the first and the last are; those in between count as
 
 * the work of each machine: of the first micro-batches' operations only those with a head below some e can run before
   e, of the last ones' only those with a tail below some t can run in the last t ticks, hence makespan >=
   (e - length of the former) + N x load + (t - length of the latter), for the best e and the best t;
-* the cycle of waits that is longest for the micro-batches it passes, once round
-  after another.
+* the cycle of waits that is longest for the micro-batches it passes, one round after another.
 
 The least time per micro-batch of any steady state, however many micro-batches its period has.
 """
@@ -26,9 +25,9 @@ from weft.solver.relations.graph import RelationGraph, barriers, graph_of, witho
 from weft.solver.relations.implied_order import Order, implied_order
 from weft.solver.ticks import TickProblem
 
-#: Up to so many operations are laid out one by one.
+#: Up to this number, operations are laid out one by one.
 _LAID_OUT = 4000
-#: For so many runs of operations on machines the one-machine argument raises heads (and tails).
+#: The number of runs of operations on machines for which the one-machine argument raises heads (and tails).
 _CROWDED = 2000
 
 
@@ -46,8 +45,8 @@ def makespan_bound(instance: TickProblem, micro_batches: int, order: Order | Non
 
 
 def least_time(instance: TickProblem, micro_batches: int) -> float:
-    """:func:`makespan_bound` in the problem's time unit; not below what the devices' work says of the exact times,
-    where ticks have rounded them."""
+    """:func:`makespan_bound` in the problem's time unit; if ticks have rounded the times, not below the bound by the
+    devices' work in exact times."""
     bound = instance.bound(makespan_bound(instance, micro_batches), micro_batches)
     return bound if not instance.loss else max(bound, float(exact_load_bound(instance.problem, micro_batches)))
 
@@ -79,10 +78,10 @@ def _bound(instance: TickProblem, micro_batches: int, order: Order) -> int:
 
 
 def busy(graph: RelationGraph, machine: tuple[int, ...], micro_batches: int, head: Times, tail: Times) -> int:
-    """The work of a machine, with the time it has to idle at the beginning and at the end: ``head`` and ``tail`` are
+    """The work of a machine, with the time it must idle at the beginning and at the end: ``head`` and ``tail`` are
     those of the first and of the last micro-batches."""
     def idle(times: Times) -> int:  # rising
-        until = int(times[:, -1].min())  # what comes later has no smaller head
+        until = int(times[:, -1].min())  # later ones have no smaller head
         ranked = sorted((int(at), graph.durations[i]) for i, row in zip(machine, times, strict=True) for at in row)
         most = work = 0
         for at, duration in ranked:
@@ -131,9 +130,9 @@ def steady_bound(instance: TickProblem, order: Order | None = None) -> Fraction:
     """A lower bound on the time per micro-batch of any steady state, however many micro-batches a period has.
 
     The largest of: the work of the busiest device or link; per device, memory x time that a micro-batch takes up over
-    the capacity; over the cycles of waits and of what memory makes precede what, length over micro-batches
-    passed. All of them also with the time cut out in which all devices run one block, which is added again.
-    ``order`` is the implied one, if known (that of few micro-batches holds for more).
+    the capacity; over the cycles of waits and of precedences by memory, length over micro-batches passed. All of them
+    also with the time cut out in which all devices run one block, which is added again. ``order`` is the implied one,
+    if known (that of few micro-batches is valid for more).
     """
     if order is None:
         order = implied_order(instance, graph_of(instance), _MANY)
@@ -165,7 +164,7 @@ def _steady(instance: TickProblem, order: Order) -> Fraction:
 
 def slowest_cycle(graph: RelationGraph, order: Order, least: Fraction) -> list[Constraint] | None:
     """The cycle with the largest ratio of length to micro-batches passed, if that is more than ``least`` (> 0)."""
-    # Edges within a micro-batch in topological order, so that one round of relaxation takes a path all the way.
+    # Edges within a micro-batch in topological order, so that one round of relaxation covers a whole path.
     rank = np.count_nonzero(order == 0, axis=0)
     edges = {(wait.source, wait.target, wait.distance): graph.durations[wait.source] + wait.lag
              for wait in reversed(sorted(graph.waits, key=lambda wait: -wait.lag))}

@@ -1,7 +1,7 @@
-"""What one micro-batch needs of a device's memory, in memory x time (Little's law).
+"""The memory x time that one micro-batch requires on a device (Little's law).
 
-A micro-batch holds each amount on a device at least for the longest chain from its taker's start to its giver's end.
-All these areas lie under the device's capacity, side by side.
+A micro-batch occupies each amount on a device at least for the longest chain from its taker's start to its giver's end.
+All these areas fit under the device's capacity, side by side.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ def chains_of_one(instance: TickProblem) -> Distances:
 
 
 def area_of_one(instance: TickProblem, device: int, lags: Distances) -> int | None:
-    """Units x ticks that one micro-batch takes up on ``device`` at least; None where memory bounds nothing."""
+    """Units x ticks that one micro-batch takes up on ``device`` at least; None if memory bounds nothing."""
     if not instance.capacity[device] or not instance.limited(device):
         return None
     return area_in(instance, instance.take[device], instance.change[device], lags)
 
 
 def area_in(instance: TickProblem, take: Mapping[int, int], change: Mapping[int, int], lags: Distances) -> int | None:
-    """As :func:`area_of_one`, in a limited memory where blocks take and change so much: a device's, or that of a mixed
-    pool, as an area asks nothing of the order."""
+    """Like :func:`area_of_one`, for the given amounts that blocks take and change in a limited memory: a device's, or
+    that of a mixed pool, as an area does not depend on the order."""
     lifetimes = lifetimes_in(instance, take, change, lags)
     if lifetimes is None or any(life < 0 for _, _, _, life in lifetimes.held):
         return None
@@ -41,10 +41,10 @@ def area_in(instance: TickProblem, take: Mapping[int, int], change: Mapping[int,
 def memory_bound(instance: TickProblem, device: int, area: int, micro_batches: int, head: Times, tail: Times) -> int:
     """A lower bound on the makespan, in ticks, from ``area`` for each micro-batch on ``device``.
 
-    Of capacity x makespan, what cannot be used does not count. By time t at most those have taken whose heads are t or
-    less: until their takes add up to the capacity, the rest of it is lost. Likewise at the end, where at most those
-    still hold or give back that can be this late. ``head`` holds the heads of the first few micro-batches (or of all),
-    ``tail`` the tails of the last few.
+    Of capacity x makespan, the unusable part does not count. By time t at most the operations with heads up to t have
+    taken: until their takes add up to the capacity, the rest of it is lost. Likewise at the end, where at most the
+    operations that can be this late still occupy memory or give back. ``head`` has the heads of the first few
+    micro-batches (or of all), ``tail`` the tails of the last few.
     """
     return bound_in(instance.take[device], instance.change[device], instance.capacity[device] or 0, area,
                     micro_batches, head, tail)
@@ -52,22 +52,22 @@ def memory_bound(instance: TickProblem, device: int, area: int, micro_batches: i
 
 def bound_in(take: Mapping[int, int], change: Mapping[int, int], capacity: int, area: int, micro_batches: int,
              head: Times, tail: Times) -> int:
-    """As :func:`memory_bound`, in a memory of ``capacity`` where blocks take and change so much."""
+    """Like :func:`memory_bound`, in a memory of ``capacity`` with the given amounts that blocks take and change."""
     everything = head.shape[1] == micro_batches
     starts = _lost([(head[i], amount) for i, amount in take.items() if amount], capacity, everything)
     ends = _lost([(tail[i, ::-1], take[i] - change[i]) for i in take if take[i] > change[i]], capacity, everything)
     work = micro_batches * area
-    # Both ends must not count any time twice; else less is counted of one or both of them.
+    # Both ends must not count any time twice; otherwise less is counted of one or both of them.
     areas = [work + lost + more for lost, begin in starts for more, end in ends
              if work + lost + more >= (begin + end) * capacity]
     return -(-max(areas) // capacity)
 
 
 def _lost(changes: list[tuple[Times, int]], capacity: int, everything: bool) -> list[tuple[int, int]]:
-    """How much of the capacity (units x ticks) is lost at one end, and in how long a time; then the same for the time
-    before anything happens only.
+    """The capacity (units x ticks) that is lost at one end, and in how long a time; then the same only for the time
+    before anything happens.
 
-    ``changes`` holds times, in rising order, with the amount that the level may rise by at each. Unless these are
+    ``changes`` has times, in rising order, with the amount that the level may rise by at each. Unless these are
     ``everything``, more may follow after the least of the last times.
     """
     until = None if everything else min(int(times[-1]) for times, _ in changes)

@@ -1,19 +1,19 @@
 """The least span of N micro-batches: how soon a step can follow another, whatever the order.
 
-The *span* is how long a machine (a device or a link) is busy with one step at most, from its first start to its last
-end (:mod:`weft.solver.relations.spans`). Three arguments:
+The *span* is the longest time for which a machine (a device or a link) is busy with one step, from its first start to
+its last end (:mod:`weft.solver.relations.spans`). Three arguments:
 
 * *Steps as a steady state.* Steps that follow each other every T, the span, are a schedule of any number of
-  micro-batches: each machine does one step after the other, so nothing overlaps, blocks run in micro-batch order, and
-  what a step gives back a device has when its next step begins. So T >= N x the least time per micro-batch of any
-  steady state (:mod:`weft.solver.bounds.makespan`). This needs that micro-batches give back what they take, and that
-  nothing waits for another micro-batch's work: the first of a step would not.
+  micro-batches: each machine runs one step after the other, so nothing overlaps, blocks run in micro-batch order, and
+  the memory that a step gives back is available on a device when its next step begins. So T >= N x the least time per
+  micro-batch of any steady state (:mod:`weft.solver.bounds.makespan`). This requires that micro-batches give back what
+  they take, and that nothing waits for another micro-batch's work: the first of a step would not.
 * *A machine's own clock.* Count time from the first start of machine r: its operations have heads of 0 or more, and
-  what follows them, on any machine, has the heads that this implies (:mod:`weft.solver.bounds.heads`); of all else
-  nothing is known. Likewise back from the last end of machine s. An operation with a head h by the clock of r and a
-  tail t by that of s says: from the first start of r to the last end of s it takes h + its length + t at least, and so
-  does any one machine's work between such heads and tails, D[r, s]. D[r, r] bounds the span. Of many micro-batches the
-  first and the last are laid out, as for the makespan (:func:`weft.solver.bounds.makespan.busy`).
+  their successors, on any machine, have the heads that this implies (:mod:`weft.solver.bounds.heads`); other operations
+  are not bounded. Likewise back from the last end of machine s. An operation with a head h by the clock of r and a tail
+  t by that of s implies that the time from the first start of r to the last end of s is at least h + its length + t,
+  and so does any one machine's work between such heads and tails, D[r, s]. D[r, r] bounds the span. Of many
+  micro-batches the first and the last are laid out, as for the makespan (:func:`weft.solver.bounds.makespan.busy`).
 * *Two clocks and more.* Machine s begins no earlier than its last end less the span: start(s) >= start(r) + D[r, s]
   - T. Once round a cycle of machines this says k T >= the sum of D. So T is at least the largest mean of D over the
   cycles of machines, which is exact for one order and a bound here.
@@ -33,12 +33,12 @@ from weft.solver.relations.graph import RelationGraph, graph_of
 from weft.solver.relations.implied_order import Order
 from weft.solver.ticks import TickProblem
 
-#: Up to so many operations are laid out one by one, by the clock of one machine; and by those of all, the busiest
-#: machines first.
+#: Up to these numbers, operations are laid out one by one: by the clock of one machine; and by those of all, the
+#: busiest machines first.
 _LAID_OUT, _CLOCKS = 4000, 40_000
-#: For so many runs of operations on machines the one-machine argument raises heads, by one clock.
+#: The number of runs of operations on machines for which the one-machine argument raises heads, by one clock.
 _CROWDED = 500
-#: Up to so many runs are put on one machine between two clocks.
+#: Up to this number, runs are put on one machine between two clocks.
 _RUNS = 100_000
 
 
@@ -72,7 +72,7 @@ def span_bound(instance: TickProblem, micro_batches: int, order: Order) -> Fract
 
 
 def work_of_busiest(instance: TickProblem, micro_batches: int) -> int:
-    """Ticks that the busiest device or link works."""
+    """Ticks of work of the busiest device or link."""
     carried = [0] * len(instance.problem.links)
     for arc in instance.arcs:
         if arc.link is not None:
@@ -81,7 +81,7 @@ def work_of_busiest(instance: TickProblem, micro_batches: int) -> int:
 
 
 def _heads(graph: RelationGraph, order: Order, micro_batches: int, machine: tuple[int, ...]) -> Times:
-    """The least starts by the clock of ``machine``; :data:`NEVER` or little more of what may run before."""
+    """The least starts by the clock of ``machine``; :data:`NEVER` or little more for operations that may run before."""
     least: Times = np.full((len(graph.durations), micro_batches), NEVER, dtype=np.int64)
     least[list(machine)] = 0
     found = Heads(graph, order, micro_batches, least)
@@ -92,7 +92,7 @@ def _heads(graph: RelationGraph, order: Order, micro_batches: int, machine: tupl
 
 
 def _between(graph: RelationGraph, head: Times, tail: Times, machines: set[tuple[int, ...]]) -> int | None:
-    """The least time between two clocks: by one operation, and by the work of each of ``machines``; ``None`` where no
+    """The least time between two clocks: by one operation, and by the work of each of ``machines``; ``None`` if no
     operation has a head by the one and a tail by the other."""
     known = (head > NEVER // 2) & (tail > NEVER // 2)
     if not known.any():

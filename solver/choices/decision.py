@@ -1,6 +1,6 @@
 """Leaves of the tree as decisions to climb over: options of choices, classes of micro-batches.
 
-The order of one problem's schedule, for another one: other options are taken, or micro-batches are of other classes.
+The order of one problem's schedule is carried to another one: with other options, or micro-batches of other classes.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from weft.solver.ticks import TickProblem
 from weft.solver.timing import DeadlockError, Orders
 from weft.solver.wide.run import Rounds
 
-#: Neighbours that the order is carried to in one go, from which the best ones are taken first.
+#: The number of neighbours that the order is carried to at a time, from which the best ones are taken first.
 _AT_ONCE = 8
-#: Deterministic seconds that one takes, for each operation: its problem is made, and its order timed.
+#: Deterministic seconds for one of them, per operation: its problem is made, and its order timed.
 _PER_OPERATION = 2e-5
 
 
@@ -60,7 +60,7 @@ class Taken:
         return self.rounds.run.rounds
 
     def neighbours(self, schedule: Schedule) -> Iterator[Taken]:
-        """Itself, as its order may be a first one, and what the tree has beside it, if anything: where the order is
+        """Itself, as its order may be a first one, and its neighbours in the tree, if any: those for which the order is
         shortest and fits best first."""
         return self.of.beside(self, schedule)
 
@@ -77,7 +77,7 @@ class Leaves:
         self._random = random.Random(budget.seed)
 
     def at(self, node: ChoiceNode) -> Taken:
-        """The decision that the leaf ``node`` is."""
+        """The decision of the leaf ``node``."""
         return Taken(self, node)
 
     def beside(self, taken: Taken, schedule: Schedule) -> Iterator[Taken]:
@@ -107,8 +107,8 @@ _Place = tuple[int, int]
 def carried(best: Schedule, of: Rounds, rounds: Rounds) -> Orders:
     """The order of ``best``, a schedule of the rounds ``of``, as one of ``rounds``, whether it fits or not.
 
-    Blocks are told by their names, micro-batches by their numbers in their jobs. What ``best`` does not have comes
-    right before the first that waits for it.
+    Blocks are matched by their names, micro-batches by their numbers in their jobs. Operations that ``best`` lacks come
+    right before the first that waits for them.
     """
     problem = rounds.problem
     ranks = _ranks(best, of, rounds)
@@ -121,7 +121,7 @@ def carried(best: Schedule, of: Rounds, rounds: Rounds) -> Orders:
 
 
 def scheduled(rounds: Rounds, orders: Orders) -> Schedule | None:
-    """The schedule of ``rounds`` in these orders; ``None`` where it does not fit."""
+    """The schedule of ``rounds`` in these orders; ``None`` if it does not fit."""
     try:
         return judged(rounds.problem, rounds.run.rounds, orders)
     except DeadlockError:
@@ -129,7 +129,7 @@ def scheduled(rounds: Rounds, orders: Orders) -> Schedule | None:
 
 
 def _ranks(best: Schedule, of: Rounds, rounds: Rounds) -> dict[_Place, float]:
-    """When each operation is to run: none before what it waits for in its round."""
+    """The rank of each operation: none comes before those it waits for in its round."""
     known: dict[tuple[str, int], float] = {}
     for operation in best.operations:
         block, m = of.apart(operation.block, operation.micro_batch)

@@ -1,6 +1,6 @@
-"""The nodes of the search over problems with something left to decide: what the tree asks of one, and open choices.
+"""The nodes of the search over problems with open decisions: the interface that the tree uses, and open choices.
 
-A node stands for a set of plain problems. Its bound holds for all of them; its children divide them; a leaf has one.
+A node represents a set of plain problems. Its bound is valid for all of them; its children divide them; a leaf has one.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from weft.solver.wide.run import Rounds
 
 
 class ChoiceNode(Protocol):
-    """Some of what may be decided is.
+    """A node at which some of the decisions are made.
 
-    ``bound``: no schedule of any problem below is better, in the problem's time unit; infinite where none has one.
-    ``options``: those taken so far. ``key``: what no other node of the tree has; two ways to one leaf may have one key.
+    ``bound``: no schedule of any problem below is better, in the problem's time unit; infinite if none has one.
+    ``options``: those taken so far. ``key``: unique among the nodes of the tree; two ways to one leaf may share one
+    key.
     """
 
     @property
@@ -33,7 +34,7 @@ class ChoiceNode(Protocol):
         ...
 
     def rounds(self) -> Rounds:
-        """The plain problem of a leaf. Raises :class:`~weft.solver.problem.ProblemError` where it is none."""
+        """The plain problem of a leaf. Raises :class:`~weft.solver.problem.ProblemError` if it is not one."""
         ...
 
     def looks(self) -> Sequence[ChoiceNode]:
@@ -41,5 +42,5 @@ class ChoiceNode(Protocol):
         ...
 
     def beside(self, leaf: ChoiceNode) -> Sequence[ChoiceNode]:
-        """Leaves below this node that differ from ``leaf`` by little."""
+        """Leaves below this node that differ little from ``leaf``."""
         ...

@@ -1,6 +1,6 @@
-"""A node of open choices: some options are taken, and what is proven of the rest holds for all that is left.
+"""A node of open choices: some options are taken, and the bound on the rest is valid for all assignments left.
 
-Which assignments get a first look: known schedules are made on them, so none of these is better than the answer.
+It also picks the assignments for a first look: known schedules are made on them, so the answer is no worse than these.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from weft.solver.wide.block import Options
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Rounds, Run
 
-#: Choices of which it is tried out how much they raise the bound; of more, those whose options differ most in work.
+#: The number of choices for which the rise of the bound is tested; of more, those whose options differ most in work.
 _TRIED = 6
 
 Key = tuple[tuple[str, str], ...]
 
 
 class Partial:
-    """``problem`` where ``options`` are taken, in ``run``; ``least`` is what its parent has proven.
+    """``problem`` where ``options`` are taken, in ``run``; ``least`` is the bound proven for its parent.
 
-    Nodes of one tree share what they have ``seen``: the bounds, by options.
+    Nodes of one tree share the bounds ``seen`` so far, by options.
     """
 
     def __init__(self, problem: WideProblem, run: Run, objective: str, options: Options | None = None,
@@ -39,7 +39,7 @@ class Partial:
 
     @cached_property
     def problem(self) -> WideProblem:
-        """What is left."""
+        """The problem left."""
         return self.whole.under(self.options)
 
     @property
@@ -69,7 +69,7 @@ class Partial:
         return Rounds(self.problem, self.run)
 
     def looks(self) -> Sequence[Partial]:
-        """All of few, else those that take the first option of every choice, the second ..."""
+        """All if they are few, otherwise those that take the first option of every choice, the second ..."""
         return [self.at(options) for options in first_looks(self.problem)]
 
     def beside(self, leaf: ChoiceNode) -> Sequence[Partial]:
@@ -86,7 +86,7 @@ class Partial:
         return Partial(self.whole, self.run, self.objective, {**self.options, **options}, self.bound, self.seen)
 
     def any_leaf(self) -> Partial:
-        """The node where the first option of every open choice is taken; nothing is proven of it any more."""
+        """The node where the first option of every open choice is taken; no further bound is computed for it."""
         options = {choice: of[0] for choice, of in self.whole.choices.items()}
         leaf = Partial(self.whole, self.run, self.objective, {**options, **self.options}, self.least, self.seen)
         self.seen.setdefault(leaf.key, leaf.least)
@@ -96,18 +96,18 @@ class Partial:
         return [self.at({choice: option}) for option in self.problem.choices[choice]]
 
     def _spread(self, choice: str) -> float:
-        """By how much the options of a choice differ in the least work of the busiest device."""
+        """The difference between the options of a choice in the least work of the busiest device."""
         loads = [load_bound(self.problem.under({choice: option}), self.run, self.objective)
                  for option in self.problem.choices[choice]]
         return max(loads) - min(loads) if loads else -math.inf
 
 
-#: All of so many assignments: the known schedules of one take a tenth of a second or so.
+#: The most assignments of which all are tried: the known schedules of one take a tenth of a second or so.
 MOST_LOOKS = 16
 
 
 def first_looks(problem: WideProblem) -> Iterator[dict[str, str]]:
-    """All assignments of few; of more those that take the first, the second ... option of every choice."""
+    """All assignments if they are few; otherwise those that take the first, the second ... option of every choice."""
     if problem.assignment_count <= MOST_LOOKS:
         yield from problem.assignments
         return

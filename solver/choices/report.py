@@ -1,4 +1,4 @@
-"""What is said of a search over assignments: the best schedule, and what every option would have led to."""
+"""The report of a search over assignments: the best schedule, and the result of every option."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from weft.solver.wide.problem import WideProblem
 
 
 def result_of(tree: Tree, problem: WideProblem) -> Schedule:
-    """The best schedule of ``problem``. Raises :class:`~weft.solver.feasibility.infeasible.Infeasible` where no
-    assignment has one, its subclass ``NoneFound`` where that is open."""
+    """The best schedule of ``problem``. Raises :class:`~weft.solver.feasibility.infeasible.Infeasible` if no assignment
+    has one, its subclass ``NoneFound`` if that is open."""
     leader = tree.leader
     if leader is None or leader.search is None or leader.search.best is None:
         raise _none(tree, problem)
@@ -33,8 +33,8 @@ def result_of(tree: Tree, problem: WideProblem) -> Schedule:
 
 
 def options_of(tree: Tree, problem: WideProblem) -> list[Mapping[str, Any]]:
-    """For each option: what is proven of the best schedule with it (``bound``; ``None``: it has none), and the best
-    found (``makespan``, or what else is searched for; ``None``: none was)."""
+    """For each option: the bound on the best schedule with it (``bound``; ``None``: it has none), and the best found
+    (``makespan``, or another objective; ``None``: none was found)."""
     assert tree.leader is not None
     parts = tree.parts
     rows: list[Mapping[str, Any]] = []
@@ -51,7 +51,7 @@ def options_of(tree: Tree, problem: WideProblem) -> list[Mapping[str, Any]]:
 
 
 def _alone(tree: Tree, taken: Options) -> float:
-    """What is proven of all problems with these options; what all have in common where time is over."""
+    """The bound on all problems with these options; the common bound if time is over."""
     found = tree.least
     if isinstance(tree.root, Partial) and not tree.budget.spent:
         with tree.budget.limited():

@@ -1,7 +1,7 @@
-"""The best schedule of a problem with choices, jobs, or micro-batches that differ: the one way in.
+"""The best schedule of a problem with choices, jobs, or unequal micro-batches: the one entry point.
 
 Jobs and classes make a plain problem of rounds (:mod:`weft.solver.wide.run`), choices a tree of them
-(:mod:`weft.solver.choices.tree`); where nothing is to be chosen the tree is one leaf, the plain search.
+(:mod:`weft.solver.choices.tree`); without choices the tree is one leaf, the plain search.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from weft.solver.step.search import Limits, Progress, budget_of
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Counted, Run
 
-#: Deterministic seconds for the whole problem in one model, and the share of what is left that it may take.
+#: Deterministic seconds for the whole problem in one model, and its largest share of the rest.
 _WHOLE, _WHOLE_SHARE = 10.0, 0.25
 
 
@@ -35,19 +35,19 @@ def solve_wide(
 ) -> Schedule:
     """The best schedule found over all assignments of the ``problem``'s choices, with a lower bound proven over all.
 
-    ``micro_batches`` is a run, or what :meth:`~weft.solver.wide.run.Run.of` makes one of (a number, the class of each,
-    or one of these for each job, in rounds of ``ratio``). ``objective``, ``on_progress`` and ``limits`` are those of
+    ``micro_batches`` is a run, or an argument of :meth:`~weft.solver.wide.run.Run.of` (a number, the class of each, or
+    one of these for each job, in rounds of ``ratio``). ``objective``, ``on_progress`` and ``limits`` are those of
     :func:`weft.solver.step.search.solve`; a rate is the time per round.
 
     The schedule is that of a plain problem; its ``choices`` are the options taken, its ``rounds`` say what a
-    micro-batch of it is (``None``: one of the problem's own). ``solver["options"]`` says of each option what is proven
-    of the best schedule with it (``bound``, ``None`` where it has none) and the best that was found with it
-    (``makespan``, ``None`` where none was); both of the objective.
+    micro-batch of it is (``None``: one of the problem's own). ``solver["options"]`` has for each option the bound on
+    the best schedule with it (``bound``, ``None`` if it has none) and the best found with it (``makespan``, ``None`` if
+    none was); both of the objective.
 
     Raises :class:`~weft.solver.feasibility.infeasible.Infeasible` if it is proven that no assignment fits the devices'
     memory, its subclass ``NoneFound`` if that is open and no schedule was found within the limit,
-    :class:`~weft.solver.problem.ProblemError` for a run that means nothing, and ``ValueError`` for numbers out of
-    range and an objective that means nothing.
+    :class:`~weft.solver.problem.ProblemError` for an invalid run, and ``ValueError`` for numbers out of range and an
+    invalid objective.
     """
     budget = budget_of("solve_wide", limits)
     run = micro_batches if isinstance(micro_batches, Run) else Run.of(problem, micro_batches, ratio)
@@ -65,7 +65,7 @@ def tree_of(problem: WideProblem, run: Run, budget: Budget, objective: str = "ma
 
 
 def _at_once(root: Partial, budget: Budget, least: float, best: float) -> LeafFound | None:
-    """The whole problem in one model, where that is small."""
+    """The whole problem in one model, if it is small."""
     if root.objective != "makespan":
         return None
     found = solve_whole(root.problem, root.run, budget, deterministic=budget.share(_WHOLE_SHARE, _WHOLE), least=least,

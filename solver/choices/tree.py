@@ -1,8 +1,8 @@
-"""Best first over what is left to decide: the node with the least bound is divided, a leaf is searched for a while.
+"""Best first over the open decisions: the node with the least bound is divided, a leaf is searched for a while.
 
 A leaf goes back into the queue with the bound that its search has proven so far, so the least bound in the queue is one
 on every problem there is; once it is not below the best schedule, that is optimal. In between a climb over leaves and
-orders goes on from the best schedules: the bound rises by the one, the best falls by the other.
+orders continues from the best schedules: the one raises the bound, the other lowers the best.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from weft.solver.wide.run import Rounds
 _FIRST_SLICE = 0.25
 #: The share of the time left for the bound on everything, and for the way down to a first leaf.
 _DIVE = 0.2
-#: What the neighbours that were ruled out get at last, for each second that all took.
+#: The final time for the neighbours that were ruled out, per second of the whole search.
 _OTHERS = 0.5
-#: What the best leaf's search gets at last, for each second that all took, where it was not the only one.
+#: The final time for the best leaf's search, per second of the whole, if it was not the only one.
 _LAST = 0.5
-#: What the climb gets at first, in seconds, and for each second that all took; half of it after a climb in vain.
+#: The time of the climb: at first, in seconds, and per second of the whole; half of it after a climb in vain.
 _FIRST_CLIMB, _CLIMB = 0.05, 0.25
-#: On schedules of more operations nobody climbs: carrying an order to some neighbours takes seconds.
+#: There is no climb on schedules of more operations: carrying an order to some neighbours takes seconds.
 _MOST_OPERATIONS = 10_000
 
 
 @dataclass(frozen=True)
 class LeafFound:
-    """What is known of all problems at once: a ``bound``, and perhaps the ``node`` of a leaf and its ``schedule``."""
+    """A result for all problems at once: a ``bound``, and perhaps the ``node`` of a leaf and its ``schedule``."""
 
     bound: float
     node: ChoiceNode | None = None
     schedule: Schedule | None = None
 
 
-#: Asked for what is known of all problems at once, where it is known that nothing is below the first number, in the
-#: problem's time unit, and what is no better than the second one is not asked for.
+#: Returns a result for all problems at once. The first argument is a known lower bound, in the problem's time unit;
+#: results no better than the second are not required.
 AtOnce: TypeAlias = Callable[[float, float], LeafFound | None]
 
 
@@ -57,8 +57,7 @@ class Tree(Portfolio[Taken]):
     """The search below ``root``, within ``budget``.
 
     ``leaves``: the candidates that are, or were, under search. ``passed``: nodes that were not, as no schedule below
-    them is better than the best. ``least``: what is proven of all of them at once. ``at_once`` is asked for more of
-    that.
+    them is better than the best. ``least``: the bound on all of them at once. ``at_once`` is called for a better one.
     """
 
     def __init__(self, root: ChoiceNode, budget: Budget, objective: str, on_progress: Callable[[Progress], None],
@@ -97,9 +96,9 @@ class Tree(Portfolio[Taken]):
         return parts + [(leaf.of.node.options, leaf.bound) for leaf in self.done]
 
     def run(self) -> None:
-        """Down to a first leaf, a look at some others, all at once where that is small, then the least bound and the
-        climb in turn; at last what other options cost, and what else the best leaf's search has
-        to say, such as its steady state."""
+        """Down to a first leaf, a look at some others, all at once if that is small, then the least bound and the climb
+        in turn; at last the cost of other options, and the remaining results of the best leaf's search, such as its
+        steady state."""
         with self.budget.limited(_DIVE):
             self.least = self.root.bound
         self._dive()
@@ -116,7 +115,7 @@ class Tree(Portfolio[Taken]):
             self.go_on(self.leader, math.inf if len(self.leaves) == 1 else max(_FIRST_SLICE, _LAST * self.used))
 
     def _show_others(self) -> None:
-        """First schedules of the best leaf's neighbours that were ruled out: what they would cost."""
+        """First schedules of the best leaf's neighbours that were ruled out: their costs."""
         if self.leader is None or "other options" in self.budget.without:
             return
         until = max(_FIRST_SLICE, (1 + _OTHERS) * self.used)
@@ -127,7 +126,7 @@ class Tree(Portfolio[Taken]):
                 self.go_on(self._begin(node), 0.0)
 
     def _look(self) -> None:
-        """Known schedules where they may serve: none of these is better than the answer."""
+        """Known schedules at promising leaves: the answer is no worse than these."""
         for node in () if "first looks" in self.budget.without else self.root.looks():
             if self.budget.spent:
                 return
@@ -135,7 +134,7 @@ class Tree(Portfolio[Taken]):
                 self._begin(node)
 
     def _whole(self) -> None:
-        """Everything at once, where somebody can and there is more than one leaf."""
+        """Everything at once, if ``at_once`` is given and there is more than one leaf."""
         if (self.proven or math.isinf(self.least) or self.root.children() is None
                 or "whole choices" in self.budget.without):
             return
@@ -147,11 +146,11 @@ class Tree(Portfolio[Taken]):
 
     @property
     def _beaten(self) -> float:
-        """What a bound must reach to tell that nothing below is better."""
+        """The bound from which on nothing below is better."""
         return self.best * (1 - RELATIVE_TOLERANCE)
 
     def _dive(self) -> None:
-        """A first schedule: always on to the child with the least bound; where that takes too long, of any leaf."""
+        """A first schedule: always continue to the child with the least bound; if that takes too long, of any leaf."""
         node = self.root
         with self.budget.limited(_DIVE):
             while (children := node.children()) is not None:
@@ -221,8 +220,8 @@ class Tree(Portfolio[Taken]):
         return scheduled(rounds, carried(self.leader.search.best, self.leader.of.rounds, rounds))
 
     def _look_beside(self) -> None:
-        """For better schedules of leaves that differ by little from good ones: by a climb, or where the schedules are
-        long or not for the least makespan, which is all that it knows, one after the other."""
+        """Search for better schedules of leaves that differ little from good ones: by a climb, or, if the schedules are
+        long or not for the least makespan, which is all that it supports, one after the other."""
         if "neighbours" in self.budget.without or self.leader is None or self.leader.search is None:
             return
         if self.objective != "makespan" or self.leader.search.operations > _MOST_OPERATIONS:
@@ -235,7 +234,7 @@ class Tree(Portfolio[Taken]):
             self._in_vain = 0 if self.best < best else self._in_vain + 1
 
     def _climb_on(self, seconds: float) -> None:
-        """Climb on from all schedules that leaves have for so many ``seconds``; what comes of it is given to them."""
+        """Continue the climb from all schedules of leaves for ``seconds``; its results are given to them."""
         before = self.used
         for leaf in self.leaves.values():
             if leaf.search is not None and leaf.search.best is not None:
@@ -271,8 +270,8 @@ class Tree(Portfolio[Taken]):
 
 
 def _better(carried: Schedule | None, rounds: Rounds, bound: float) -> Schedule | None:
-    """``carried`` or, where micro-batches differ, the best known schedule: the search itself knows those of
-    micro-batches that are alike. None is better than one that meets the ``bound``."""
+    """``carried`` or, if micro-batches differ, the best known schedule: the search itself knows those of equal
+    micro-batches. None is better than one that meets the ``bound``."""
     met = carried is not None and carried.makespan <= bound * (1 + RELATIVE_TOLERANCE)
     known = None if rounds.is_plain or met else best_on_rounds(rounds)
     return min((found for found in (carried, known) if found is not None), key=lambda found: found.makespan,

@@ -1,12 +1,12 @@
 """A small problem whole: its choices and the order of everything in one CP-SAT model.
 
-Every alternative of every block has an optional interval for each micro-batch, present where all options that it names
-are taken. Of present ones: those of a device do not overlap, a block's micro-batches run in turn, waits hold where both
-ends and the wait itself are there. What a pool's blocks take at their starts and give at their ends is one reservoir.
-Transfers on a link follow the order of their producers, which the device that these share decides; those of one
-producer come in the order of the file, as for timing (:mod:`weft.solver.timing`). Times and amounts are whole numbers
-of units of which all that is written are multiples: nothing is rounded, so the bound is one on every assignment, and
-the answer is one assignment's schedule. Problems whose numbers need too fine a unit are left alone.
+Every alternative of every block has an optional interval for each micro-batch, present if all options that it names are
+taken. Of present ones: those of a device do not overlap, a block's micro-batches run in turn, waits apply if both ends
+and the wait itself are present. The amounts that a pool's blocks take at their starts and give at their ends are one
+reservoir. Transfers on a link follow the order of their producers, which the device that these share decides; those of
+one producer come in the order of the file, as for timing (:mod:`weft.solver.timing`). Times and amounts are whole
+numbers of common units of all written ones: nothing is rounded, so the bound is one on every assignment, and the answer
+is one assignment's schedule. Problems whose numbers need too fine a unit are left alone.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from weft.solver.wide.block import Options, WideBlock, excludes
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Rounds, Run
 
-#: Up to so many operations, those of all alternatives together, and pairs of transfers on one link.
+#: The most operations, those of all alternatives together, and the most pairs of transfers on one link.
 _MOST_OPERATIONS, _MOST_PAIRS = 160, 2000
-#: What times and amounts add up to at most, in their units.
+#: The largest sums of times and amounts, in their units.
 _MOST_TICKS, _MOST_MEMORY = 2**36, 2**50
 
 
 @dataclass(frozen=True)
 class WholeAnswer:
-    """``bound``: what no assignment's makespan is below, in the problem's time unit, infinite where none has a
-    schedule. ``schedule``: the best one found, where it is better than what was known, under ``options``."""
+    """``bound``: a lower bound on every assignment's makespan, in the problem's time unit, infinite if none has a
+    schedule. ``schedule``: the best one found, if it is better than the known one, under ``options``."""
 
     bound: float
     options: Options
@@ -47,16 +47,16 @@ class WholeAnswer:
 
 
 def is_small(problem: WideProblem, run: Run) -> bool:
-    """Whether the model is not too large to be solved at once."""
+    """Whether the model is small enough to be solved at once."""
     return _operations(problem, run) <= _MOST_OPERATIONS
 
 
 def solve_whole(problem: WideProblem, run: Run, budget: Budget, *, deterministic: float = float("inf"),
                 least: float = 0.0, best: float = float("inf")) -> WholeAnswer | None:
-    """The least makespan over all assignments, or what is known of it after so many ``deterministic`` seconds of
-    CP-SAT's. It is known to be no less than ``least``, and what is no better than ``best`` is not looked for.
+    """The least makespan over all assignments, or bounds on it after ``deterministic`` seconds of CP-SAT's. ``least``
+    is a known lower bound, and only schedules better than ``best`` are searched for.
 
-    ``None`` where the problem is not small, its numbers are too fine, or nothing was found or proven.
+    ``None`` if the problem is not small, its numbers are too fine, or nothing was found or proven.
     """
     if not is_small(problem, run):
         return None
@@ -99,7 +99,7 @@ class _Operation:
 
 @dataclass(frozen=True)
 class _Transfer:
-    """One on a link, for the operation ``producer``, if all of ``active`` hold."""
+    """A transfer on a link, for the operation ``producer``, if all of ``active`` are true."""
 
     producer: _Operation
     rank: tuple[int, int, int]
@@ -134,7 +134,7 @@ class _Model:
     # -- numbers
 
     def _measure(self) -> None:
-        """The units, and how long anything can take."""
+        """The units, and the longest possible times."""
         blocks = [plain for of_class in self.plain for plain in of_class.values()]
         times = [*(block.duration for block in blocks), *(wait.lag for block in blocks for wait in block.after)]
         self.tick = in_whole_numbers(times)[1]
@@ -155,7 +155,7 @@ class _Model:
 
     @cached_property
     def pairs(self) -> int:
-        """Of transfers on one link."""
+        """The number of pairs of transfers on one link."""
         return sum(len(transfers) ** 2 // 2 for transfers in self.links.values())
 
     # -- what there is
@@ -271,7 +271,7 @@ class _Model:
         self.model.minimize(self.makespan)
 
     def options(self, solver: cp_model.CpSolver) -> dict[str, str]:
-        """Those taken."""
+        """The options taken."""
         return {choice: next(option for option, literal in of.items() if solver.value(literal))
                 for choice, of in self.taken.items()}
 

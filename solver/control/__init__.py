@@ -1,8 +1,7 @@
-"""What every long piece of work listens to: the clock, a stop that is asked for, workers that end with their parent.
+"""The control of every long piece of work: the clock, a requested stop, workers that end with their parent.
 
-Nothing comes in; :mod:`~weft.solver.control.clock` ends work at its checkpoints, :mod:`~weft.solver.control.stopping`
-says what Ctrl-C may break off, :mod:`~weft.solver.control.parallel` runs tasks in processes,
-:mod:`~weft.solver.control.counts` keeps how a search went and what each of its techniques did,
-:mod:`~weft.solver.control.garbage` says how often garbage is collected, and :mod:`~weft.solver.control.compiled` finds
-the compiled kernel. This room imports no other.
+:mod:`~weft.solver.control.clock` ends work at its checkpoints, :mod:`~weft.solver.control.stopping` says what Ctrl-C
+may interrupt, :mod:`~weft.solver.control.parallel` runs tasks in processes, :mod:`~weft.solver.control.counts` records
+the progress of a search and the work of each of its techniques, :mod:`~weft.solver.control.garbage` sets how often
+garbage is collected, and :mod:`~weft.solver.control.compiled` finds the compiled kernel. This room imports no other.
 """

@@ -1,9 +1,9 @@
-"""One clock for everything a command does: long loops ask it in passing whether time is over.
+"""One clock for everything a command does: long loops check it in passing.
 
-Whoever has a limit opens :func:`watching` around the work (a :class:`~weft.solver.cpsat.budget.Budget` does so by
-``limited``); whatever works inside calls :func:`checkpoint` at least every few thousand steps, without being handed a
-budget. A checkpoint that finds time over raises :class:`OutOfTime`, and whoever opened the block goes on with the best
-known so far. Without a watch a checkpoint does nothing.
+The owner of a limit opens :func:`watching` around the work (a :class:`~weft.solver.cpsat.budget.Budget` does so by
+``limited``); the work inside calls :func:`checkpoint` at least every few thousand steps, without a budget as argument.
+A checkpoint after the end of the time raises :class:`OutOfTime`, and the owner continues with the best known so far.
+Without a watch a checkpoint does nothing.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _T = TypeVar("_T")
 
 
 class OutOfTime(BaseException):
-    """Time is over in the midst of something: what it would have made is not there.
+    """Time is over in the middle of some work, whose result does not exist.
 
-    Like ``KeyboardInterrupt`` it is no ``Exception``: it is no fault that anybody on the way may take for one.
+    Like ``KeyboardInterrupt`` it is not an ``Exception``, so that no code on the way mistakes it for an error.
     """
 
 
@@ -72,11 +72,11 @@ def _under(watch: Callable[[], bool]) -> Iterator[None]:
 
 
 def process_start() -> float:
-    """When this process began, by :func:`time.monotonic`: before Python and all imports where the system says it, else
-    now.
+    """The begin of this process, by :func:`time.monotonic`: before Python and all imports if the system reports it,
+    else now.
 
-    A shell may have become this process (``exec``, and the last command of ``sh -c``) and be far older, so no more is
-    counted than twice the CPU time that it has used.
+    A shell may have become this process (``exec``, and the last command of ``sh -c``) and be far older, so at most
+    twice the CPU time used is counted.
     """
     try:
         with open("/proc/self/stat", encoding="ascii", errors="replace") as file:

@@ -1,6 +1,6 @@
 """The compiled kernel: where its binary is.
 
-Why C++ and ctypes, and neither numba nor a binding library: see :mod:`weft.solver.orders`. The binary is built when
+For the choice of C++ and ctypes over numba or a binding library see :mod:`weft.solver.orders`. The binary is built when
 weft is installed, if there is a compiler; it contains no Python, so one serves every version.
 """
 
@@ -10,7 +10,7 @@ import ctypes
 import importlib.util
 from functools import cache
 
-#: What the binary must say of itself: ``kVersion`` in kernel.cpp.
+#: The version that the binary must report: ``kVersion`` in kernel.cpp.
 VERSION = 6
 
 
@@ -28,7 +28,7 @@ def _library() -> ctypes.CDLL | str:
     if version != VERSION:
         return f"it is of version {version}, and this weft needs {VERSION}: install weft again"
     pointer, int_, long, double = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_double
-    written = [pointer] * 4  # a problem, and where its rows go
+    written = [pointer] * 4  # a problem, and the destination of its rows
     for name, result, arguments in (
             ("new", pointer, [pointer]), ("delete", None, [pointer]), ("set", ctypes.c_int, [pointer, pointer]),
             ("makespan", long, [pointer]), ("overflow", double, [pointer]), ("best", long, [pointer]),
@@ -45,12 +45,12 @@ def _library() -> ctypes.CDLL | str:
 
 
 def why_not() -> str | None:
-    """Why the compiled kernel cannot be used here; None where it can."""
+    """Why the compiled kernel cannot be used here; None if it can."""
     library = _library()
     return library if isinstance(library, str) else None
 
 
 def compiled_kernel() -> ctypes.CDLL | None:
-    """The binary with its functions declared, where it can be used."""
+    """The binary with its functions declared, if it can be used."""
     library = _library()
     return None if isinstance(library, str) else library

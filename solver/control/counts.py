@@ -1,6 +1,6 @@
-"""How often each technique of a search was used, what it achieved and how long it took.
+"""How often each technique of a search was used, its results and its time.
 
-How a search went: its best makespan and its proven bound over time.
+The history of a search: its best makespan and its proven bound over time.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Counts:
     by_name: dict[str, Count] = field(default_factory=dict)
 
     def of(self, name: str) -> Count:
-        """The count of technique ``name``, new if it was not asked yet."""
+        """The count of technique ``name``, new at the first call."""
         return self.by_name.setdefault(name, Count())
 
     @contextmanager
     def timed(self, name: str) -> Iterator[Count]:
-        """The seconds of what happens inside are the technique's."""
+        """The time inside counts as the technique's."""
         count, began = self.of(name), perf_counter()
         try:
             yield count
@@ -42,7 +42,7 @@ class Counts:
             count.seconds += perf_counter() - began
 
     def add(self, other: Counts) -> None:
-        """Count also what another search counted."""
+        """Add the counts of another search."""
         for name, more in other.by_name.items():
             count = self.of(name)
             count.calls += more.calls
@@ -51,12 +51,12 @@ class Counts:
             count.seconds += more.seconds
 
     def to_json(self) -> dict[str, dict[str, float]]:
-        """By name, as the field ``techniques`` of a schedule's ``solver`` (docs/FORMATS.md)."""
+        """By name, like the field ``techniques`` of a schedule's ``solver`` (docs/FORMATS.md)."""
         return {name: {"calls": count.calls, "proofs": count.proofs, "improvements": count.improvements,
                        "seconds": round(count.seconds, 3)} for name, count in self.by_name.items()}
 
 
-#: A history longer than this loses every second entry: it goes into every result, and a curve needs no more.
+#: A longer history loses every second entry: it is part of every result, and this is enough for a curve.
 MOST_ENTRIES = 256
 
 
@@ -64,8 +64,8 @@ MOST_ENTRIES = 256
 class History:
     """Improvements of the best makespan or its bound. ``entries`` are ``[elapsed seconds, makespan, bound]``, in order.
 
-    Best and bound never get worse along it. An entry that was dropped to keep it short makes it say of a moment less
-    than was known then, never more.
+    Best and bound never get worse along it. Entries dropped to keep it short can make it understate, never overstate,
+    the state at a moment.
     """
 
     entries: list[list[float]] = field(default_factory=list)

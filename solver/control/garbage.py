@@ -1,4 +1,4 @@
-"""How often garbage is collected while schedules are made."""
+"""How often garbage is collected while schedules are computed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-#: When it is: with Python's own numbers looking through millions of operations again and again takes up to half of the
-#: time, and nothing here makes garbage in circles at that rate.
+#: The thresholds: with Python's defaults, repeated scans of millions of operations take up to half of the time, and
+#: nothing here makes cyclic garbage at that rate.
 _COLLECT = (100_000, 50, 1000)
 
 

@@ -1,7 +1,7 @@
-"""Work side by side in processes that end when their parent is told to stop, or dies.
+"""Work in parallel in processes that end when their parent is stopped or dies.
 
-Ctrl-C, SIGTERM and SIGHUP go to all processes of a terminal or a batch job. The workers here hear none of them: the
-parent decides what becomes of what they have done, and ends them. (Threads that share a budget:
+Ctrl-C, SIGTERM and SIGHUP go to all processes of a terminal or a batch job. The workers here block them: the parent
+decides whether to keep their results, and ends them. (Threads that share a budget:
 :meth:`weft.solver.cpsat.budget.Budget.side_by_side`.)
 """
 
@@ -25,15 +25,15 @@ _T = TypeVar("_T")
 
 
 def cores() -> int:
-    """How many CPU cores this process may use."""
+    """The number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def mapped(function: Callable[[_S], _T], items: Sequence[_S], workers: int) -> Iterator[_T]:
-    """``function`` of each of ``items``, in their order, in so many processes; here where one is enough.
+    """``function`` of each of ``items``, in their order, in ``workers`` processes; in this one if one is enough.
 
-    Function, items and results must be picklable. Ctrl-C ends the workers and raises ``KeyboardInterrupt``, and what
-    the function raises comes out where its result would.
+    Function, items and results must be picklable. Ctrl-C ends the workers and raises ``KeyboardInterrupt``; an
+    exception of the function is raised in the place of its result.
     """
     if min(workers, len(items)) <= 1:
         yield from map(function, items)
@@ -44,8 +44,8 @@ def mapped(function: Callable[[_S], _T], items: Sequence[_S], workers: int) -> I
 
 @contextlib.contextmanager
 def processes(workers: int, tasks: int) -> Iterator[Executor]:
-    """A pool of ``workers`` processes for ``tasks`` tasks, or this process where one is enough. At the end of the
-    block, and on Ctrl-C, its workers end at once, whatever they are doing."""
+    """A pool of ``workers`` processes for ``tasks`` tasks, or this process if one is enough. At the end of the block,
+    and on Ctrl-C, its workers end at once, even in the middle of a task."""
     if min(workers, tasks) == 1:
         yield _InThisProcess()
         return
@@ -59,7 +59,7 @@ def processes(workers: int, tasks: int) -> Iterator[Executor]:
         yield pool
     finally:
         held.close()
-        if STOP.requested:  # those that are still being imported do not watch yet
+        if STOP.requested:  # workers that are still importing do not watch yet
             for process in set(multiprocessing.active_children()) - others:
                 process.kill()
         pool.shutdown(cancel_futures=True)
@@ -67,8 +67,8 @@ def processes(workers: int, tasks: int) -> Iterator[Executor]:
 
 @contextlib.contextmanager
 def _deaf() -> Iterator[None]:
-    """Processes that are started inside never hear the three signals, from their first moment on: they are to end when
-    their parent says so, not when a terminal or a batch system signals all of a group."""
+    """Processes started inside block the three signals from their first moment on: they end when their parent says so,
+    not when a terminal or a batch system signals a whole group."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -80,7 +80,7 @@ def _deaf() -> Iterator[None]:
 
 
 def _end_with_parent(watched: Connection) -> None:
-    """In a new worker, which hears no signals: end when the parent closes its end of ``watched`` or dies."""
+    """In a new worker, which blocks signals: end when the parent closes its end of ``watched`` or dies."""
     def watch() -> None:
         with contextlib.suppress(EOFError, OSError):
             watched.recv()
@@ -90,7 +90,7 @@ def _end_with_parent(watched: Connection) -> None:
 
 
 class _InThisProcess(Executor):
-    """Runs what is submitted at once, here."""
+    """Runs each submitted task at once, in this process."""
 
     def submit(self, function: Callable[_P, _T], /, *arguments: _P.args, **options: _P.kwargs) -> Future[_T]:
         future: Future[_T] = Future()

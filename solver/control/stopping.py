@@ -1,10 +1,9 @@
-"""A stop that is asked for from outside (Ctrl-C, SIGTERM): what it may break off, and what it only tells.
+"""A stop requested from outside (Ctrl-C, SIGTERM): where it interrupts work, and where it only sets a flag.
 
-Whoever listens to signals (the command line) sets :data:`STOP`; from then on every budget
-(:mod:`weft.solver.cpsat.budget`) is spent. ``KeyboardInterrupt`` is raised once at most, and only where somebody
-catches it or nothing can be lost: anywhere before there is an answer (:meth:`Stop.hold`), afterwards only
-:func:`breakable`. Elsewhere, such as while a result is judged, written or shown, a stop waits. Where nobody listens,
-Ctrl-C is Python's own ``KeyboardInterrupt``.
+The signal handler (of the command line) sets :data:`STOP`; from then on every budget (:mod:`weft.solver.cpsat.budget`)
+is spent. ``KeyboardInterrupt`` is raised at most once, and only where it is caught or nothing can be lost: anywhere
+before there is an answer (:meth:`Stop.hold`), afterwards only inside :func:`breakable`. Elsewhere, such as while a
+result is judged, written or shown, a stop waits. Without a handler, Ctrl-C is Python's own ``KeyboardInterrupt``.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP"
 
 
 class Stop:
-    """The state of this process's stop. Regions count in the main thread alone: signals are handled there."""
+    """The state of this process's stop. Regions count only in the main thread: signals are handled there."""
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        """Nobody has asked, and there is nothing to lose."""
+        """Reset: no stop is requested, and there is nothing to lose."""
         self.requested = False
-        #: ``KeyboardInterrupt`` was raised for it, or whoever waits has seen it: there is no need to raise any more.
+        #: ``KeyboardInterrupt`` was raised for it, or the waiting code has seen it: no further one is raised.
         self.heard = False
         #: Whether there is an answer that must not be lost.
         self.held = False
-        #: What the innermost region says about breaking off; ``None`` outside all.
+        #: Whether the innermost region allows an interruption; ``None`` outside all.
         self.region: bool | None = None
 
     @property
@@ -41,16 +40,16 @@ class Stop:
         return not self.heard and (not self.held if self.region is None else self.region)
 
     def hold(self) -> None:
-        """From now on there is an answer: only what is :func:`breakable` is broken off."""
+        """From now on there is an answer: only :func:`breakable` work is interrupted."""
         self.held = True
 
     def hear(self) -> bool:
-        """Whether a stop was asked for; whoever calls ends by itself, so nothing is raised any more."""
+        """Whether a stop was requested; the caller ends by itself, so nothing more is raised."""
         self.heard = self.heard or self.requested
         return self.requested
 
 
-#: The one of this process.
+#: The stop of this process.
 STOP = Stop()
 
 
@@ -67,7 +66,7 @@ class _Region:
         if threading.current_thread() is not threading.main_thread():
             return
         STOP.region = self._before
-        # What came while it was shielded is raised where it is not: around it somebody catches it.
+        # A stop that came inside a shielded region is raised outside it, where it is caught.
         if kind is None and STOP.requested and STOP.region and STOP.may_break:
             STOP.heard = True
             raise KeyboardInterrupt
@@ -91,7 +90,7 @@ class breakable(_Region):
 
 
 class shielded(_Region):
-    """Inside, a stop raises nothing: it is seen in :attr:`Stop.requested`, and raised at the end where a
-    :func:`breakable` is around."""
+    """Inside, a stop raises nothing: it is visible in :attr:`Stop.requested`, and raised at the end if a
+    :func:`breakable` surrounds it."""
 
     breaks = False

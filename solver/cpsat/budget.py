@@ -1,8 +1,8 @@
-"""The time of a search, and the four ways to hand on some of what is left of it.
+"""The time of a search, and the four ways to pass on a part of the rest.
 
-A :class:`Budget` is one account for everything that a command does. It counts seconds on the clock and, where an effort
-is given, deterministic seconds: CP-SAT's own measure, and what other techniques charge by the work they count. With an
-effort the clock decides nothing but the end, so that runs repeat. What is handed on is always cut from what is left:
+A :class:`Budget` is one account for everything that a command does. It counts seconds on the clock and, if an effort is
+given, deterministic seconds: CP-SAT's own measure, and the charges of other techniques by the work they count. With an
+effort the clock decides only the end, so that runs repeat. Every part is cut from the rest:
 
 =====================  =====================================================================================
 for one solve          :meth:`Budget.share` is a number of deterministic seconds
@@ -28,33 +28,33 @@ from weft.solver.control.stopping import STOP, breakable
 _S = TypeVar("_S")
 _T = TypeVar("_T")
 
-#: Seconds to build a model, for each of its Booleans that order two blocks; and models with more of them are not built.
+#: Seconds to build a model, for each of its Booleans that order two blocks; and the most of them in a model.
 _ORDERED, _MOST_ORDERED = 2.5e-5, 500_000
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What a solve by CP-SAT is charged, in deterministic seconds: ``second`` for each of CP-SAT's own, and
-    ``constraint`` for each constraint of its model, which has to be built and loaded. By default CP-SAT's own alone
+    """The charge for a solve by CP-SAT, in deterministic seconds: ``second`` for each of CP-SAT's own, and
+    ``constraint`` for each constraint of its model, which has to be built and loaded. By default only CP-SAT's own
     count."""
 
     second: float = 1.0
     constraint: float = 0.0
 
     def charge(self, deterministic: float, constraints: int) -> float:
-        """Of one solve."""
+        """The charge for one solve."""
         return self.second * deterministic + self.constraint * constraints
 
 
 @dataclass
 class Budget:
-    """How long a search may go on. ``seconds`` is wall time; ``deterministic`` is CP-SAT's machine-independent
-    measure (``None``: unlimited). ``interrupted`` is set by Ctrl-C and by every other stop that somebody asks for
-    (:mod:`weft.solver.control.stopping`); whoever sees :attr:`spent` returns the best so far.
+    """The time limit of a search. ``seconds`` is wall time; ``deterministic`` is CP-SAT's machine-independent measure
+    (``None``: unlimited). ``interrupted`` is set by Ctrl-C and by every other requested stop
+    (:mod:`weft.solver.control.stopping`); a search that finds it :attr:`spent` returns the best so far.
 
-    ``started``: since when the seconds count, by ``now`` (by default from here on). ``reserve``: seconds at the end
-    that are kept free for what follows the search, such as writing what it found. ``pace``: what a solve is charged.
-    ``without``: techniques that an ablation leaves out (:mod:`weft.solver.step.search`).
+    ``started``: the time from which the seconds count, by ``now`` (by default now). ``reserve``: seconds at the end
+    reserved for the work after the search, such as writing its result. ``pace``: the charge for a solve. ``without``:
+    techniques that an ablation omits (:mod:`weft.solver.step.search`).
     """
 
     seconds: float = float("inf")
@@ -80,7 +80,7 @@ class Budget:
 
     @property
     def left(self) -> float:
-        """Seconds of wall time left, 0 or more; none once a stop was asked for."""
+        """Seconds of wall time left, 0 or more; none once a stop was requested."""
         self._look()
         return 0.0 if self.interrupted else max(0.0, self.seconds - self.reserve - self.elapsed)
 
@@ -98,28 +98,28 @@ class Budget:
         self.interrupted = self.interrupted or STOP.requested
 
     def suffices(self, pairs: int) -> bool:
-        """Whether a model that orders so many ``pairs`` of blocks can be built in half of the time left."""
+        """Whether a model that orders this many ``pairs`` of blocks can be built in half of the time left."""
         return pairs <= _MOST_ORDERED and 2 * _ORDERED * pairs <= self.left
 
     # -- some of what is left -------------------------------------------------------------------------------------
 
     def share(self, share: float, at_most: float = math.inf) -> float:
-        """Deterministic seconds for one solve: ``at_most``, or ``share`` of what is left where that is less.
+        """Deterministic seconds for one solve: ``at_most``, or ``share`` of the rest if that is less.
 
-        What is left is deterministic time where that is limited, and else the clock's: a deterministic second takes
-        about a second.
+        The rest is deterministic time if that is limited, otherwise the clock's: a deterministic second takes about a
+        second.
         """
         return min(at_most, share * (self.left if self.deterministic is None else self.deterministic_left))
 
     def slice(self, at_most: float = math.inf, *, share: float | None = None, each: float = math.inf) -> Slice:
-        """A slice from now on: ``at_most`` deterministic seconds, and no more than ``share`` of what is left (see
-        :meth:`share`), where one is given. One solve may take ``each`` of them."""
+        """A slice from now on: ``at_most`` deterministic seconds, and no more than ``share``, if given, of the rest
+        (see :meth:`share`). One solve may take ``each`` of them."""
         return Slice(self, self.deterministic_used + (at_most if share is None else self.share(share, at_most)), each)
 
     @contextlib.contextmanager
     def part(self, share: float) -> Iterator[Budget]:
-        """A budget of ``share`` of what is left: of deterministic time if that is limited, else of the clock's. What
-        it uses is charged to the whole at the end of the block, and a Ctrl-C that it hears ends the whole too."""
+        """A budget of ``share`` of the rest: of deterministic time if that is limited, else of the clock's. Its use is
+        charged to the whole at the end of the block, and a Ctrl-C during it ends the whole too."""
         limited = self.deterministic is not None
         part = Budget(seconds=self.left if limited else self.share(share), seed=self.seed, workers=self.workers,
                       deterministic=self.share(share) if limited else None, pace=self.pace, without=self.without)
@@ -131,8 +131,8 @@ class Budget:
 
     @contextlib.contextmanager
     def limited(self, share: float = 1.0) -> Iterator[None]:
-        """Work inside stops at its next checkpoint once the wall time is over or the search is interrupted; what comes
-        after the block goes on. ``share``: it stops after that share of the time left, too; not where deterministic
+        """Work inside stops at its next checkpoint once the wall time is over or the search is interrupted; the code
+        after the block still runs. ``share``: it also stops after that share of the time left, unless deterministic
         time is limited, as runs would not repeat then.
         """
         until = self.now() + self.share(share) if self.deterministic is None and share < 1 else math.inf
@@ -156,8 +156,8 @@ class Budget:
     # -- side by side ---------------------------------------------------------------------------------------------
 
     def side_by_side(self, function: Callable[[_S], _T], items: Iterable[_S]) -> list[_T] | None:
-        """``function`` of each of ``items``, in their order, in a thread for each of the ``workers``. ``None`` where
-        Ctrl-C comes: the search is interrupted then."""
+        """``function`` of each of ``items``, in their order, in a thread for each of the ``workers``. ``None`` on
+        Ctrl-C: the search is then interrupted."""
         from concurrent.futures import ThreadPoolExecutor
 
         with ThreadPoolExecutor(self.workers) as threads:
@@ -172,7 +172,7 @@ class Budget:
 class Slice:
     """Some of the deterministic time of a ``budget``, for several solves that end together.
 
-    ``until``: it is over when the budget has used so much. ``each``: what one solve may take of it. All in
+    ``until``: the use of the budget at which it is over. ``each``: the most that one solve may take of it. All in
     deterministic seconds.
     """
 
@@ -182,7 +182,7 @@ class Slice:
 
     @property
     def left(self) -> float:
-        """What the next solve may take, 0 or more."""
+        """The most that the next solve may take, 0 or more."""
         return min(self.each, max(0.0, self.until - self.budget.deterministic_used))
 
     @property
@@ -191,5 +191,5 @@ class Slice:
         return self.budget.spent or self.left <= 0
 
     def at_most(self, each: float) -> Slice:
-        """The same slice, of which one solve may take ``each`` and no more than before."""
+        """The same slice, of which one solve may take at most ``each``, and no more than before."""
         return replace(self, each=min(each, self.each))

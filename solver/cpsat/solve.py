@@ -1,4 +1,4 @@
-"""Running CP-SAT under one budget of time, stoppable by Ctrl-C at any moment without losing what was found.
+"""Running CP-SAT under one budget of time, stoppable by Ctrl-C at any moment without losing its results.
 
 One way to confirm a proof of infeasibility: a second configuration of CP-SAT gets the chance to find a solution.
 
@@ -22,23 +22,23 @@ from weft.solver.control.stopping import STOP, shielded
 from weft.solver.cpsat.budget import Budget
 from weft.solver.late import cp_model
 
-#: Seconds of its thread's CPU time that a solve may take, and more for each deterministic second that it may. Where
-#: domains are wide and constraints push each other on a tick at a time, deterministic time all but stands still: such a
-#: solve, of three blocks whose times have 15 digits, did not end in minutes. Any other takes a second or two for each.
-#: Seconds of the clock instead ended others too, where the machine had much else to do, and runs did not repeat: they
-#: count only where a thread has no clock of its own, and where there are several workers.
+#: Seconds of its thread's CPU time that a solve may take, and more for each deterministic second that it may. If
+#: domains are wide and constraints push each other on a tick at a time, deterministic time nearly stops: such a solve,
+#: of three blocks whose times have 15 digits, did not end in minutes. Any other takes a second or two for each. A limit
+#: in wall-clock seconds also ended other solves on a busy machine, and runs did not repeat: it is used only if a thread
+#: has no clock of its own, and with several workers.
 _LEAST_CPU, _CPU = 5.0, 30.0
 #: Whether a thread has such a clock.
 _CLOCKED = sys.platform not in ("win32", "darwin")
-#: Seconds between looks for a stop while one model is solved.
+#: Seconds between polls for a stop while one model is solved.
 _LOOK = 0.1
-#: Seconds that a solve which was told to stop gets to do so, before it is left behind.
+#: Seconds that a stopped solve gets to end, before it is left behind.
 _GRACE = 0.5
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What CP-SAT said: a solution (``values``), a proof (``optimal`` or ``infeasible``), a bound, or none of these."""
+    """The outcome of CP-SAT: a solution (``values``), a proof (``optimal`` or ``infeasible``), a bound, or none."""
 
     solver: cp_model.CpSolver
     status: cp_model.CpSolverStatus
@@ -68,12 +68,12 @@ def run(
     presolve: bool = False,
     relaxation: bool | Literal["whole"] = True,
 ) -> Outcome:
-    """Solve ``model`` within what is left of ``budget``, and at most ``deterministic`` of its deterministic time.
+    """Solve ``model`` within the rest of ``budget``, and at most ``deterministic`` of its deterministic time.
 
     On Ctrl-C the solve is stopped, ``budget.interrupted`` set, and the incumbent returned. Presolve is off by default:
-    on the models of finite schedules it costs more than it saves. Without ``relaxation`` no linear relaxation is kept,
-    which pays where there is no objective; in a ``"whole"`` one every constraint is, clauses too, which pays where it
-    is all but exact.
+    on the models of finite schedules it costs more than it saves. Without ``relaxation`` there is no linear relaxation,
+    which is faster without an objective; a ``"whole"`` one contains every constraint, clauses too, which is faster if
+    it is nearly exact.
     """
     attempt = Attempt(model, deterministic, presolve, relaxation)
     return _finish([_Solve(attempt, budget, workers or budget.workers)], budget)[0]
@@ -81,9 +81,9 @@ def run(
 
 @dataclass(frozen=True)
 class Attempt:
-    """A model and how to solve it, as :func:`run` takes it; ``disjunctive`` propagates precedences among the blocks of
-    a device more strongly. Without ``precedences`` these are left to the literals that order blocks, which pays where
-    starts have no known end: else two blocks can push each other on a tick at a time."""
+    """A model and how to solve it, with the parameters of :func:`run`; ``disjunctive`` propagates precedences among the
+    blocks of a device more strongly. Without ``precedences`` these are left to the literals that order blocks, which is
+    faster if starts have no known end: otherwise two blocks can push each other on a tick at a time."""
 
     model: cp_model.CpModel
     deterministic: float = float("inf")
@@ -95,7 +95,7 @@ class Attempt:
 
 def race(attempts: Sequence[Attempt], budget: Budget,
          decided: Callable[[Outcome], bool] = lambda _: False) -> list[Outcome]:
-    """All attempts at the same time, a worker each; the others are stopped as soon as one outcome is ``decided``.
+    """All attempts in parallel, a worker each; the others are stopped as soon as one outcome is ``decided``.
 
     The outcomes come in the order of ``attempts``. Which of several wins may differ from run to run.
     """
@@ -141,7 +141,7 @@ class _Solve:
             self._clock = time.pthread_getcpuclockid(threading.get_ident())
         try:
             self._result = self.solver.solve(self._model)
-        except BaseException as error:  # handed to the waiting thread, which raises it
+        except BaseException as error:  # passed to the waiting thread, which raises it
             self._result = error
         finally:
             self.done.set()
@@ -157,14 +157,14 @@ class _Solve:
 
     @property
     def charge(self) -> float:
-        """Deterministic seconds of the finished solve; none where it was left behind."""
+        """Deterministic seconds of the finished solve; 0 if it was left behind."""
         if self.left_behind:
             return 0.0
         return self._pace.charge(self.solver.response_proto.deterministic_time, len(self._model.Proto().constraints))
 
     @property
     def outcome(self) -> Outcome:
-        """What the finished solve said."""
+        """The outcome of the finished solve."""
         if self.left_behind:
             return Outcome(self.solver, cp_model.UNKNOWN)
         if isinstance(self._result, BaseException):
@@ -176,9 +176,9 @@ class _Solve:
 
 def _finish(solves: Sequence[_Solve], budget: Budget,
             decided: Callable[[Outcome], bool] = lambda _: False) -> list[Outcome]:
-    """Wait for ``solves``, or stop what is left of them once one is ``decided``, time is over or Ctrl-C comes.
+    """Wait for ``solves``, or stop the rest once one is ``decided``, time is over or Ctrl-C comes.
 
-    What does not stop in time (a large model that is still being loaded) is left behind, its outcome unknown.
+    A solve that does not stop in time (a large model that is still being loaded) is left behind, its outcome unknown.
     """
     running, stopped = list(solves), False
     over: float | None = None  # since when time is
@@ -198,22 +198,22 @@ def _finish(solves: Sequence[_Solve], budget: Budget,
             running = [solve for solve in running if solve not in ended]
             stopped = stopped or budget.interrupted or any(decided(solve.outcome) for solve in ended)
             for solve in running:
-                if stopped or solve.endless:  # again and again: one that has not begun yet does not hear it
+                if stopped or solve.endless:  # repeatedly: one that has not begun yet does not react
                     solve.solver.stop_search()
     outcomes = [solve.outcome for solve in solves]
     budget.deterministic_used += sum(solve.charge for solve in solves)
     return outcomes
 
 
-#: Deterministic seconds that the second configuration gets beside what the first one took: tiny models take none.
+#: Deterministic seconds of the second configuration beyond the time of the first: tiny models take none.
 _FURTHER = 0.05
 
 
 def confirmed(attempt: Attempt, outcome: Outcome, budget: Budget) -> Outcome:
-    """``outcome`` of ``attempt``; where that is a proof of infeasibility, a solution that disproves it.
+    """``outcome`` of ``attempt``; if that is a proof of infeasibility, a solution that disproves it, if one is found.
 
-    The second configuration has presolve where the first one had none and none where it had some, no linear relaxation,
-    no stronger propagation on devices and one worker. Its time counts in ``budget``.
+    The second configuration inverts presolve, and has no linear relaxation, no stronger propagation on devices and one
+    worker. Its time counts in ``budget``.
     """
     if not outcome.infeasible:
         return outcome
@@ -225,7 +225,7 @@ def confirmed(attempt: Attempt, outcome: Outcome, budget: Budget) -> Outcome:
 
 
 def proven(model: cp_model.CpModel, budget: Budget, *, deterministic: float = float("inf")) -> Outcome:
-    """Solve ``model`` as :func:`weft.solver.cpsat.solve.run` does, with presolve; a proof is :func:`confirmed`.
+    """Solve ``model`` like :func:`weft.solver.cpsat.solve.run`, with presolve; a proof is :func:`confirmed`.
 
     ``deterministic``: CP-SAT's deterministic seconds that the first solve may take.
     """

@@ -1,6 +1,6 @@
-"""What a schedule lacks: which work is critical, why devices idle, and what more memory or faster blocks would bring.
+"""The weaknesses of a schedule: its critical work, why devices idle, and the gain from more memory or faster blocks.
 
-In comes a valid :class:`~weft.solver.schedule.Schedule`; out go its critical path
+The input is a valid :class:`~weft.solver.schedule.Schedule`; the output is its critical path
 (:mod:`~weft.solver.diagnose.critical_path`), the cycle that sets its period
 (:mod:`~weft.solver.diagnose.critical_cycle`), each bubble with its cause (:mod:`~weft.solver.diagnose.bubbles`), and
 the makespans of changed problems (:mod:`~weft.solver.diagnose.sensitivity`).

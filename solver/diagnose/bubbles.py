@@ -1,16 +1,17 @@
-"""Where devices are idle and what that time waits for.
+"""Where and why devices are idle.
 
 Before its first operation a device waits for the pipeline to fill (*warm-up*), after its last for it to drain
-(*cool-down*). A gap between two operations is cut where what could run in it changes, and each piece is one of
+(*cool-down*). A gap between two operations is cut where the set of operations that could run in it changes, and each
+piece is one of
 
-* *memory*: an operation that comes later in the device's order was ready, but run here it would not fit the memory;
+* *memory*: an operation later in the device's order was ready, but would not fit the memory here;
 * *order*: one was ready and would fit, but this order runs it later;
-* *device*: the next operation holds several devices and waits for another of them;
-* *transfer*: what the next operation waits for has been computed and is on its way;
-* *dependency*: what the next operation waits for is still being computed, or has not begun.
+* *device*: the next operation runs on several devices and waits for another of them;
+* *transfer*: an input of the next operation has been computed and is on its way;
+* *dependency*: an input of the next operation is still being computed, or its producer has not begun.
 
 The pieces of a device add up to its idle time. A lane is an engine beside its device, whose idle time costs nothing: it
-has none here, as in :class:`~weft.solver.schedule.Bubble`.
+is not counted here, as in :class:`~weft.solver.schedule.Bubble`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from weft.solver.schedule import Operation, Schedule
 
 Cause: TypeAlias = Literal["warm_up", "dependency", "transfer", "device", "memory", "order", "cool_down"]
 
-#: All causes, in the order in which they are told.
+#: All causes, in the order in which they are reported.
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 
 
@@ -47,7 +48,7 @@ class Gap:
 
     @property
     def length(self) -> float:
-        """How long it is."""
+        """Its length."""
         return self.end - self.start
 
 
@@ -66,12 +67,12 @@ class DeviceIdle:
 
     @property
     def total(self) -> float:
-        """All its idle time."""
+        """The sum of its idle time."""
         return sum(gap.length for gap in self.gaps)
 
 
 def idle_times(schedule: Schedule) -> tuple[DeviceIdle, ...]:
-    """The idle time of every device of a valid ``schedule`` that is no lane; see the module docstring."""
+    """The idle time of every device of a valid ``schedule`` that is not a lane; see the module docstring."""
     finder = _Finder(schedule)
     return tuple(finder.of(device) for device, entry in enumerate(schedule.problem.devices) if entry.lane_of is None)
 
@@ -105,7 +106,7 @@ class _Finder:
         return DeviceIdle(device, busy, tuple(gaps))
 
     def _between(self, device: int, place: int, start: float, candidates: list[Operation]) -> Iterator[Gap]:
-        """The gap before the device's operation number ``place``, cut where what could run changes."""
+        """The gap before the device's operation number ``place``, cut where the set of runnable operations changes."""
         following = self.rows[device][place]
         end = following.start
         ready = {operation: self.waits.ready(operation) for operation in (*candidates, following)}
@@ -149,7 +150,7 @@ class _Finder:
         return True
 
     def _changes(self, device: int, start: float, end: float) -> set[float]:
-        """When the device starts or stops being busy between two times."""
+        """The times between ``start`` and ``end`` at which the device starts or stops being busy."""
         first = max(0, bisect_right(self._starts[device], start) - 1)
         last = bisect_right(self._starts[device], end)
         return {time for operation in self.rows[device][first:last] for time in (operation.start, operation.end)}

@@ -1,8 +1,8 @@
 """The critical cycle of a schedule's steady state: which loop of waits sets its period.
 
-In the steady state the orders of devices and links and the dependencies are difference constraints between
-operations of one period: t_j >= t_i + weight - height x period, where the height says how many periods later
-the instance of j is. The period is the largest weight / height over all cycles (Hanen and Munier, "Cyclic scheduling on
+In the steady state the orders of devices and links and the dependencies are difference constraints between operations
+of one period: t_j >= t_i + weight - height x period, where the height is the number of periods by which the instance of
+j is later. The period is the largest weight / height over all cycles (Hanen and Munier, "Cyclic scheduling on
 parallel processors"). It is found exactly by raising the period to the ratio of a violated cycle until none is left.
 """
 
@@ -43,7 +43,7 @@ class CriticalCycle:
     """``waits`` in order, the last one leading back to the first. ``weight`` over ``height`` is the length of a period,
     in the problem's time unit, which advances ``micro_batches`` micro-batches.
 
-    ``device`` is set where the cycle is no more than one device's work: it is busy all the time.
+    ``device`` is set if the cycle is only one device's work: it is busy all the time.
     """
 
     waits: tuple[Wait, ...]
@@ -59,10 +59,10 @@ class CriticalCycle:
 
 
 def critical_cycle(schedule: Schedule) -> CriticalCycle | None:
-    """The cycle that sets the period of a valid ``schedule``; None where it has no steady state of two periods or more,
-    and where lanes share a memory and its order alone would allow a shorter one.
+    """The cycle that sets the period of a valid ``schedule``; None if it has no steady state of two periods or more,
+    and if lanes share a memory and its order alone would allow a shorter one.
 
-    Of several, one device's whole work comes first: nothing but less work there shortens that period.
+    Of several, one device's whole work comes first: only less work there shortens that period.
     """
     repetend = schedule.repetend
     if repetend is None or repetend.count < 2:
@@ -118,7 +118,7 @@ class _ConstraintGraph:
 
     def _edge(self, source: tuple[int, int], target: tuple[int, int], weight: int, reason: Reason,
               device: int | None = None) -> _Edge:
-        """Between two instances, each (block or transfer, micro-batch)."""
+        """Add an edge between two instances, each (block or transfer, micro-batch)."""
         return _Edge(self._node(*source), self._node(*target), weight,
                      target[1] // self.step - source[1] // self.step, reason, device)
 
@@ -143,7 +143,7 @@ class _ConstraintGraph:
             self.edges += ring
 
     def _forced(self, device: int, earlier: Operation, later: Operation) -> bool:
-        """Whether ``later`` needs what ``earlier`` gives back."""
+        """Whether ``later`` needs the memory that ``earlier`` gives back."""
         return self.instance.change[device][earlier.block] < 0 and self.levels.exchange_breaks(earlier, later)
 
     def _depend(self) -> None:
@@ -159,7 +159,7 @@ class _ConstraintGraph:
                 self.edges.append(self._edge(carried, target, arc.lag, "dependency"))
 
     def _share(self, schedule: Schedule, period: Set[Op]) -> None:
-        """What waits in that period for memory that another engine of a shared one gives back."""
+        """Add the waits in that period for memory that another engine of a shared one gives back."""
         orders = schedule.orders
         for giver, taker in orders.waits if isinstance(orders, PooledOrders) else ():
             if taker in period:
@@ -176,7 +176,7 @@ class _ConstraintGraph:
         return longest_paths_or_cycle(self.nodes, self.edges, period)[1]
 
     def wait(self, edge: _Edge) -> Wait:
-        """``edge`` in the problem's words; a transfer goes by its producer."""
+        """``edge`` in terms of the problem; a transfer is named by its producer."""
         return Wait(self._block(edge.source), self._block(edge.target), self.instance.time(edge.weight), edge.height,
                     edge.reason, edge.device)
 

@@ -1,17 +1,17 @@
-"""What a schedule's length hangs on: the critical path of its makespan and the critical cycle of its period.
+"""The waits that determine a schedule's length: the critical path of its makespan and the critical cycle of its period.
 
-*Critical path.* Walking back from the last operation, each thing that starts is held by something that ends just then:
-the operation before it on a device, a producer's transfer, or the transfer before it on a link. The walk covers all
-the time from 0 to the makespan, so nothing in this order ends sooner unless something on the path gets shorter.
+*Critical path.* Walking back from the last operation, each start is delayed by an end at the same time: the operation
+before it on a device, a producer's transfer, or the transfer before it on a link. The walk covers all the time from 0
+to the makespan, so nothing in this order ends sooner unless a step of the path gets shorter.
 
 *Critical cycle.* In the steady state the order of every device and link and the dependencies are difference
 constraints between instances: t_j >= t_i + weight - height x period. The period is the largest weight / height of any
 cycle (:mod:`weft.solver.period.periodic` finds it for one micro-batch per period; here it is read off the rows of a
 schedule, for any number).
 
-A device's order is called a *memory* wait where it had to be: the later operation was ready when the earlier one
-started, but before it, it would not have fitted into the device's memory. So is one for what another engine of a
-shared memory gives back (:mod:`weft.solver.pools`).
+A device's order is called a *memory* wait if it was forced: the later operation was ready when the earlier one started,
+but before it, it would not have fitted into the device's memory. A wait for memory that another engine of a shared one
+gives back (:mod:`weft.solver.pools`) is a memory wait too.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from weft.solver.problem import Dependency, Problem
 from weft.solver.schedule import RELATIVE_TOLERANCE, Operation, Schedule
 from weft.solver.ticks import TickProblem
 
-#: Why something starts no earlier: the first of all; a producer; the transfer before it on its link; the operation
-#: before it on its device, and whether memory forces that order; nothing (it could start earlier).
+#: The reason why a start is not earlier: the first of all; a producer; the transfer before it on its link; the
+#: operation before it on its device, and whether memory forces that order; none (it could start earlier).
 Reason: TypeAlias = Literal["start", "dependency", "link", "device", "memory", "none"]
 
 #: (block, micro-batch)
@@ -41,8 +41,8 @@ Op: TypeAlias = tuple[int, int]
 class CriticalStep:
     """A stretch of the critical path, in the problem's time unit.
 
-    ``operation`` is what runs, what a transfer carries the result of, or what waits for nothing. ``device`` is where
-    the order holds it (reasons ``device`` and ``memory``). ``link`` is the link a transfer occupies.
+    ``operation`` is the one that runs, whose result a transfer carries, or that waits for nothing. ``device`` is the
+    device whose order delays it (reasons ``device`` and ``memory``). ``link`` is the link a transfer occupies.
     """
 
     kind: Literal["operation", "transfer", "wait"]
@@ -55,7 +55,7 @@ class CriticalStep:
 
     @property
     def length(self) -> float:
-        """How long it takes."""
+        """Its duration."""
         return self.end - self.start
 
 
@@ -78,7 +78,7 @@ class CriticalPath:
 
 
 def critical_path(schedule: Schedule) -> CriticalPath:
-    """The critical path of a valid ``schedule``. Among several it keeps to one device as long as it can."""
+    """The critical path of a valid ``schedule``. Among several it stays on one device as long as possible."""
     waits = Waits(schedule)
     levels = Levels(schedule)
     tolerance = waits.tolerance
@@ -127,7 +127,7 @@ def _through_transfers(transfer: TransferWait, waits: Waits, steps: list[Critica
 
 @dataclass(frozen=True, slots=True)
 class TransferWait:
-    """From ``producer``'s end, or when the transfer ``before`` it has left the link, to the arrival at ``end``."""
+    """From ``producer``'s end, or the end of the transfer ``before`` it on the link, to the arrival at ``end``."""
 
     producer: Operation
     begin: float
@@ -136,12 +136,12 @@ class TransferWait:
     before: TransferWait | None
 
 
-#: Until when something holds an operation, why, on which device, and what it is.
+#: The time until which an operation is delayed, the reason, the device, and the cause.
 Held: TypeAlias = tuple[float, Reason, "int | None", "Operation | TransferWait | None"]
 
 
 class Waits:
-    """What every operation of a valid schedule waits for, and until when."""
+    """The waits of every operation of a valid schedule, and their ends."""
 
     def __init__(self, schedule: Schedule) -> None:
         problem = schedule.problem
@@ -155,7 +155,7 @@ class Waits:
         for number, (producer, consumer, dependency) in enumerate(problem.dependencies()):
             self._sources[consumer].append((number, producer, dependency))
         self._carried = self._on_links(schedule)
-        self._given: dict[Op, list[Operation]] = {}  # what an operation's memory may have come from
+        self._given: dict[Op, list[Operation]] = {}  # possible sources of an operation's memory
         orders = schedule.orders
         for giver, taker in orders.waits if isinstance(orders, PooledOrders) else ():
             self._given.setdefault(taker, []).append(self.at[giver])
@@ -181,7 +181,7 @@ class Waits:
         return carried
 
     def transfers(self, operation: Operation) -> Iterator[TransferWait]:
-        """What ``operation`` needs from its producers, each with when it is there."""
+        """The transfers that ``operation`` needs from its producers, each with its arrival."""
         for number, producer, dependency in self._sources[operation.block]:
             m = operation.micro_batch - dependency.distance
             if m < 0:
@@ -193,11 +193,11 @@ class Waits:
                 yield TransferWait(source, source.end, source.end + dependency.lag, None, None)
 
     def ready(self, operation: Operation) -> float:
-        """When all that ``operation`` needs from its producers is there."""
+        """The time at which all inputs of ``operation`` are available."""
         return max((transfer.end for transfer in self.transfers(operation)), default=0.0)
 
     def held_by(self, operation: Operation) -> list[Held]:
-        """All that ``operation`` waits for."""
+        """All waits of ``operation``."""
         held: list[Held] = [(earlier.end, "device", device, earlier)
                             for device, earlier in self._before.get((operation.block, operation.micro_batch), ())]
         held += [(transfer.end, "dependency", None, transfer) for transfer in self.transfers(operation)]
@@ -207,7 +207,7 @@ class Waits:
 
 
 class Levels:
-    """Memory levels along every device's row, in exact units, and what a change of its order would do to them."""
+    """Memory levels along every device's row, in exact units, and the effect of changes of its order on them."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.problem: Problem = schedule.problem
@@ -224,7 +224,7 @@ class Levels:
         self._profiles = [schedule.memory_profile(pool.owner) for pool in self.instance.mixed_pools]
 
     def place(self, device: int, operation: Operation) -> int:
-        """Where in the device's row ``operation`` stands."""
+        """The index of ``operation`` in the device's row."""
         return self._place[device][operation.block, operation.micro_batch]
 
     def exchange_breaks(self, earlier: Operation, later: Operation) -> bool:
@@ -233,7 +233,7 @@ class Levels:
         return any(self.moving_breaks(device, later, self.place(device, earlier)) for device in shared)
 
     def starting_breaks(self, operation: Operation, time: float) -> bool:
-        """Whether ``operation``, started at ``time`` and not when it does, would exceed a memory that lanes share."""
+        """Whether ``operation``, started at ``time`` instead, would exceed a memory that lanes share."""
         for pool, profile in zip(self.instance.mixed_pools, self._profiles, strict=True):
             until = bisect_left(profile, operation.start, key=itemgetter(0))
             begin = bisect_right(profile, time, key=itemgetter(0)) - 1

@@ -1,8 +1,8 @@
-"""What a schedule would gain from more memory, faster links or less work: each change made and the schedule tried anew.
+"""The gain from more memory, faster links or less work: each change is made and the schedule searched anew.
 
-Every figure is a schedule that has passed the judge. The known orders re-timed under the change are its start; a
-search of small effort improves on them. The unchanged problem gets the same search, so that what searching
-longer gains is not credited to the change.
+Every figure is a schedule that has passed the judge. The known orders re-timed under the change are its start; a search
+of small effort improves on them. The unchanged problem gets the same search, so that the gain of a longer search is not
+credited to the change.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from weft.solver.values import plain
 Kind: TypeAlias = Literal["memory", "transfer", "work"]
 
 GIB = 2**30
-#: Operations, over all changes, that are timed again whether there is time or not: it takes a moment.
+#: Operations, over all changes, that are re-timed even without time left: it is very quick.
 _AT_ONCE = 50_000
 
 
 @dataclass(frozen=True)
 class Change:
-    """One change, in words, and the problem it makes. ``device`` is where more memory is, None: everywhere."""
+    """One change, in words, and the changed problem. ``device`` is the one with more memory, None: all."""
 
     kind: Kind
     title: str
@@ -46,9 +46,9 @@ class Change:
 
 @dataclass(frozen=True)
 class ChangeEffect:
-    """What a change gives. ``schedule`` is the best found under it, valid for the changed problem and no shorter than
-    its ``makespan_bound``. ``resolved``: it comes from the search; else it is the known order re-timed. ``period`` is
-    the least time per micro-batch of a steady state that was found, in the known order or by the search.
+    """The effect of a change. ``schedule`` is the best found under it, valid for the changed problem and no shorter
+    than its ``makespan_bound``. ``resolved``: it comes from the search; otherwise it is the known order re-timed.
+    ``period`` is the least time per micro-batch of a steady state that was found, in the known order or by the search.
     """
 
     change: Change
@@ -59,9 +59,9 @@ class ChangeEffect:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """``unchanged``: the schedule of the problem as it is, searched on with the same effort. ``figures``: of every
-    change tried, shortest makespan first. ``untried``: changes left out, because time or number ran out
-    and the known order gains nothing by them, or because a stop came."""
+    """``unchanged``: the schedule of the problem as it is, searched further with the same effort. ``figures``: of every
+    change tried, shortest makespan first. ``untried``: changes omitted, because time or number ran out and the known
+    order gains nothing by them, or because of a stop."""
 
     unchanged: Schedule
     figures: tuple[ChangeEffect, ...]
@@ -69,8 +69,8 @@ class WhatIf:
 
 
 def changes(problem: Problem) -> tuple[Change, ...]:
-    """One more GiB (one more unit where memory is not in bytes) on every device and on each; transfers twice as fast,
-    all and between each two places; each stage (or device's work, where the problem is no pipeline) 10 % shorter."""
+    """One more GiB (one more unit if memory is not in bytes) on every device and on each; transfers twice as fast, all
+    and between each two places; each stage (or device's work, if the problem is not a pipeline) 10 % shorter."""
     return (*_memory(problem), *_transfers(problem), *_work(problem))
 
 
@@ -84,8 +84,8 @@ def what_if(
 ) -> WhatIf:
     """Try the :func:`changes` of a valid ``schedule``'s problem, at most ``most`` of them, the most promising first.
 
-    ``effort`` is CP-SAT's deterministic time for each (about seconds). ``spent`` says whether to stop with what there
-    is. A stop (Ctrl-C) leaves the rest untried.
+    ``effort`` is CP-SAT's deterministic time for each (about seconds). ``spent`` says whether to stop with the results
+    so far. A stop (Ctrl-C) leaves the rest untried.
     """
     with watching(spent):  # searches inside end when it says so, with the best they have
         return _what_if(schedule, effort, most, seed, spent)
@@ -139,7 +139,7 @@ def _what_if(schedule: Schedule, effort: float, most: int, seed: int, spent: Cal
 
 
 def _was_stopped(schedule: Schedule) -> bool:
-    """Whether Ctrl-C ended the search for it: then it is to end all, not this one."""
+    """Whether Ctrl-C ended the search for it: then all searches end, not only this one."""
     return bool(schedule.solver.get("interrupted"))
 
 
@@ -189,7 +189,7 @@ def _transfers(problem: Problem) -> Iterator[Change]:
 
 
 def _ends(problem: Problem, block: Block, dependency: Dependency) -> tuple[str, ...]:
-    """Between what the transfer of ``dependency`` goes, in either direction."""
+    """The two ends of the transfer of ``dependency``, in either direction."""
     if dependency.link is not None:
         link = problem.links_by_name[dependency.link]
         if link.source == link.target:  # the engine that copies to the host and back

@@ -1,7 +1,8 @@
 """Why nothing fits, and the least change that does.
 
-In comes a problem in ticks and a number of micro-batches; out goes an order of all operations that fits the devices'
-memory (:mod:`~weft.solver.feasibility.memory_order`), or :class:`~weft.solver.feasibility.infeasible.Infeasible` with
-the device, what it lacks and what would work (:mod:`~weft.solver.feasibility.infeasible`), and which blocks are in each
-other's way (:mod:`~weft.solver.feasibility.memory_conflict`).
+The input is a problem in ticks and a number of micro-batches; the output is an order of all operations that fits the
+devices' memory (:mod:`~weft.solver.feasibility.memory_order`), or
+:class:`~weft.solver.feasibility.infeasible.Infeasible` with the device, its shortage and a change that works
+(:mod:`~weft.solver.feasibility.infeasible`), and the blocks that collide
+(:mod:`~weft.solver.feasibility.memory_conflict`).
 """

@@ -1,14 +1,14 @@
-"""Why a problem has no schedule, and the least change that gives it one.
+"""Why a problem has no schedule, and the least change with which it has one.
 
-Running micro-batches one at a time holds the least memory at any moment, as long as no micro-batch can give back more
-than it has taken so far, or leaves anything behind: leave out all micro-batches of a schedule but one, and no device
-holds more. Then a problem has a schedule exactly if one micro-batch alone fits. In which order its blocks need
-the least is a small CP-SAT problem. Which blocks are in each other's way there is the word of
+Running micro-batches one at a time needs the least memory at any moment, as long as no micro-batch can give back more
+than it has taken so far, or leaves memory occupied: remove all micro-batches of a schedule but one, and the level of no
+device rises. Then a problem has a schedule exactly if one micro-batch alone fits. The order of its blocks that needs
+the least is a small CP-SAT problem. The blocks that collide there are found by
 :mod:`weft.solver.feasibility.memory_conflict`.
 
-Where memory is left behind, or given back before it is taken, all operations are looked at together
-(:mod:`weft.solver.feasibility.memory_order`). What is refused is proven to be impossible; and what "works" is the
-least, or is called "at most".
+If memory is left occupied, or given back before it is taken, all operations are considered together
+(:mod:`weft.solver.feasibility.memory_order`). Every refusal is proven to be impossible; and a change that "works" is
+the least, or is called "at most".
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from weft.solver.ticks import TickProblem
 
 #: Deterministic seconds for the least memory of one micro-batch, and of all of them.
 _ONE, _ALL = 5.0, 2.0
-#: The same for a second opinion on one micro-batch, and for each number of micro-batches of which it is asked whether
+#: The same for a second opinion on one micro-batch, and for each number of micro-batches that is tested for whether
 #: they fit.
 _AGAIN, _EACH = 0.2, 0.25
-#: Up to so many operations the least memory of all micro-batches together is looked for.
+#: Up to this number of operations, the least memory of all micro-batches together is searched for.
 _MOST_OPERATIONS = 120
 
 
 def require_room(instance: TickProblem, micro_batches: int, budget: Budget,
                  deterministic: float = float("inf")) -> tuple[Op, ...] | None:
-    """An order of all operations that fits the memory, or None where none is found within ``budget`` and about
+    """An order of all operations that fits the memory, or None if none is found within ``budget`` and about
     ``deterministic`` seconds of it.
 
-    Raises :class:`Infeasible` where it is proven that no schedule of ``micro_batches`` micro-batches fits.
+    Raises :class:`Infeasible` if it is proven that no schedule of ``micro_batches`` micro-batches fits.
     """
     instance = instance.in_sequence
     in_turn = never_gives_first(instance)
@@ -56,30 +56,30 @@ def require_room(instance: TickProblem, micro_batches: int, budget: Budget,
 
 
 def _left_behind(instance: TickProblem) -> dict[int, int]:
-    """What every micro-batch leaves behind, by device with limited memory."""
+    """The memory that every micro-batch leaves occupied, by device with limited memory."""
     return {device: left for device, change in enumerate(instance.change)
             if instance.limited(device) and (left := sum(change.values())) > 0}
 
 
 def _piles_up(instance: TickProblem, device: int, micro_batches: int) -> bool:
-    """Whether what all micro-batches leave behind is too much, whatever the order."""
+    """Whether the memory that all micro-batches leave occupied is too much in any order."""
     capacity = instance.capacity[device]
     return capacity is not None and instance.limited(device) and _least_at_last(
         instance, device, micro_batches) > capacity
 
 
 def _least_at_last(instance: TickProblem, device: int, micro_batches: int) -> int:
-    """What the device holds at least when its last operation starts.
+    """The least level of the device when its last operation starts.
 
-    Whichever operation on the device is the last one, it starts where everything else has been taken and given back.
+    The last operation on the device, whichever it is, starts after all others have taken and given back.
     """
     take, change = instance.take[device], instance.change[device]
     return sum(change.values()) * micro_batches + min(take[i] - change[i] for i in change)
 
 
 class _Refusal:
-    """What is said where ``micro_batches`` micro-batches do not fit. ``in_turn``: no micro-batch gives back more than
-    it has taken so far."""
+    """The refusal if ``micro_batches`` micro-batches do not fit. ``in_turn``: no micro-batch gives back more than it
+    has taken so far."""
 
     def __init__(self, instance: TickProblem, micro_batches: int, budget: Budget, in_turn: bool) -> None:
         self.instance = instance
@@ -89,13 +89,13 @@ class _Refusal:
         self.left = _left_behind(instance)
 
     def of_one(self, one: Excess) -> Infeasible:
-        """Where one micro-batch alone does not fit."""
+        """The refusal if one micro-batch alone does not fit."""
         if self.left:
             return self.of_all(fewer=False)
         return self._said(shortages(self.instance, one.missing, {}, [block for block, _ in one.order]), None)
 
     def of_all(self, *, fewer: bool = True) -> Infeasible:
-        """Where all micro-batches together do not fit; ``fewer``: perhaps fewer do."""
+        """The refusal if all micro-batches together do not fit; ``fewer``: perhaps fewer do."""
         most = self._most_micro_batches() if fewer and self.in_turn and self.left else None
         in_turn = self._one_after_another() if self.in_turn else None
         if in_turn is not None and in_turn.least:
@@ -109,7 +109,7 @@ class _Refusal:
                                                          for device, amount in found.missing.items()), most)
 
     def _one_after_another(self) -> Excess | None:
-        """What one micro-batch after the other needs; the least if what is left behind alone needs as much."""
+        """The need of one micro-batch after the other; the least if the memory left occupied alone needs as much."""
         kept = {device: left * (self.micro_batches - 1) for device, left in self.left.items()}
         found = PlaceModel(self.instance, 1, more=True, kept=kept).least_excess(self.budget, _ONE)
         if found is None:
@@ -121,7 +121,8 @@ class _Refusal:
         return replace(found, order=order if not least else found.order, least=least)
 
     def _shortage(self, device: int, missing: int, found: Excess) -> Shortage:
-        """What the device lacks if all operations run in the order of ``found``, and what it holds at the worst."""
+        """The shortage of the device if all operations run in the order of ``found``, and its contents at the worst
+        moment."""
         instance, capacity = self.instance, self.instance.capacity[device] or 0
         level, worst, at = 0, -1, -1
         row = [op for op in found.order if op[0] in instance.take[device]]
@@ -139,7 +140,7 @@ class _Refusal:
     def _most_micro_batches(self) -> tuple[int, bool] | None:
         """The largest number of micro-batches known to fit, and whether one more does not; None if one does not.
 
-        Fewer fit where more do: leave out the last, and no device holds more.
+        Fewer fit if more do: remove the last, and the level of no device rises.
         """
         fits, too_many, proven = 0, self.micro_batches, True
         while too_many - fits > 1:
@@ -178,8 +179,8 @@ class _Refusal:
 
 
 def _held(row: list[Op], change: Mapping[int, int]) -> dict[int, int]:
-    """What is held after ``row``, by the blocks that took it: what is given back was taken by the latest of the same
-    micro-batch, or of any."""
+    """The memory occupied after ``row``, by the blocks that took it: an amount given back was taken by the latest block
+    of the same micro-batch, or of any."""
     taken: list[list[int]] = []  # block, micro-batch, amount
     for block, m in row:
         amount = change[block]
@@ -225,8 +226,8 @@ def _text(amount: Number | Fraction, unit: str) -> str:
 class Infeasible(ValueError):
     """No schedule fits the devices' memory; the message says where, how much is missing and what would work.
 
-    ``shortages`` says the same device by device, where that is known. ``most_micro_batches`` is how many fit
-    where each leaves memory behind, None where their number is not what matters; ``most_exact``: one more does not.
+    ``shortages`` says the same device by device, if known. ``most_micro_batches`` is the number that fit if each leaves
+    memory occupied, None if their number does not matter; ``most_exact``: one more does not.
     """
 
     def __init__(self, message: str, shortages: tuple[Shortage, ...] = (),

@@ -1,8 +1,8 @@
-"""Which blocks collide in a device's memory, and how many micro-batches a device's memory holds.
+"""Which blocks collide in a device's memory, and the number of micro-batches that fit a device's memory.
 
-When block j starts, its ancestors have run and its descendants have not; what else may have run is any set closed under
-dependencies. The least level a device can have at that moment is a minimum cut (Picard, "Maximal closure of a graph").
-Where even that leaves no room for j, the blocks held then collide in *every* order.
+When block j starts, its ancestors have run and its descendants have not; the others that may have run are any set
+closed under dependencies. The least level a device can have at that moment is a minimum cut (Picard, "Maximal closure
+of a graph"). If even that leaves no room for j, the blocks resident then collide in *every* order.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from weft.solver.ticks import TickProblem
 
 @dataclass(frozen=True, slots=True)
 class Collision:
-    """What a device must hold when block ``at`` (an index) starts: ``(block, amount)`` for each block that has taken
-    what it has not given back, ``at`` with what it takes, and ``left_behind`` by earlier micro-batches.
+    """The contents of a device when block ``at`` (an index) starts: ``(block, amount)`` for each block that has taken
+    memory and not yet given it back, ``at`` with the amount it takes, and ``left_behind`` by earlier micro-batches.
 
     Amounts are in the instance's units. ``forced``: in every order; otherwise in the order that needs least.
     """
@@ -31,7 +31,7 @@ class Collision:
 
     @property
     def total(self) -> int:
-        """All of it together."""
+        """The sum of its amounts."""
         return sum(amount for _, amount in self.held) + self.left_behind
 
     def least(self, capacity: int) -> Collision:
@@ -49,9 +49,9 @@ class Collision:
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """A device (by index) with too little memory: its ``capacity``, the least that works, and what collides there, all
-    in the problem's memory unit. ``held`` are ``(block, amount)``; see :class:`Collision`. Unless ``exact``, ``least``
-    is known to work, but less may."""
+    """A device (by index) with too little memory: its ``capacity``, the least that works, and the blocks that collide
+    there, all in the problem's memory unit. ``held`` are ``(block, amount)``; see :class:`Collision`. Unless ``exact``,
+    ``least`` is known to work, but less may."""
 
     device: int
     capacity: Number
@@ -64,15 +64,15 @@ class Shortage:
 
     @property
     def missing(self) -> Number:
-        """How much memory the device lacks."""
+        """The memory that the device lacks."""
         return self.least - self.capacity
 
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """How many micro-batches the memory of ``device`` holds at once, each with as much as it ever holds.
+    """The number of micro-batches that fit the memory of ``device`` at once, each at its peak.
 
-    ``each`` is that amount, ``workspace`` what comes on top once, in the problem's memory unit. ``most`` is None where
+    ``each`` is that amount, ``workspace`` the amount on top once, in the problem's memory unit. ``most`` is None if
     memory sets no limit.
     """
 
@@ -82,14 +82,14 @@ class InFlight:
     most: int | None
 
     def needed(self, micro_batches: int) -> Number:
-        """Memory that so many at once need."""
+        """The memory that ``micro_batches`` at once need."""
         return self.each * micro_batches + self.workspace
 
 
 def forced_collision(instance: TickProblem, device: int, left_behind: int = 0) -> Collision | None:
-    """The worst that the device must hold in every order of one micro-batch's blocks; None if it takes nothing.
+    """The worst collision on the device in every order of one micro-batch's blocks; None if it takes no memory.
 
-    Means something where no order gives back more than it has taken so far.
+    Meaningful only if no order gives back more than it has taken so far.
     """
     graph = _dependencies(instance)
     worst: Collision | None = None
@@ -105,9 +105,9 @@ def forced_collision(instance: TickProblem, device: int, left_behind: int = 0) -
 
 def held_together(instance: TickProblem, device: int, before: Collection[int], at: int, left_behind: int, *,
                   forced: bool) -> Collision:
-    """What the device holds when ``at`` starts after the blocks ``before``.
+    """The contents of the device when ``at`` starts after the blocks ``before``.
 
-    What a block gives back is what the nearest blocks before it have taken.
+    The amount that a block gives back was taken by the nearest blocks before it.
     """
     graph = _dependencies(instance)
     held: dict[int, int] = {}
@@ -126,7 +126,7 @@ def held_together(instance: TickProblem, device: int, before: Collection[int], a
 
 
 def in_flight(problem: Problem) -> tuple[InFlight, ...]:
-    """Per device, how many micro-batches its memory holds at once; see :class:`InFlight`."""
+    """Per device, the number of micro-batches that fit its memory at once; see :class:`InFlight`."""
     instance = TickProblem.of(problem).in_sequence
     found = []
     for device, capacity in enumerate(instance.capacity):
@@ -181,7 +181,7 @@ def _least_before(instance: TickProblem, device: int, graph: nx.DiGraph[int], j:
 
 def shortages(instance: TickProblem, excess: dict[int, int], left_behind: dict[int, int],
               order: Sequence[int]) -> tuple[Shortage, ...]:
-    """What collides on each device that lacks ``excess``, where one micro-batch's blocks run in ``order`` at best."""
+    """The collisions on each device that lacks ``excess``, if one micro-batch's blocks run in ``order`` at best."""
     found = []
     for device, amount in excess.items():
         capacity = instance.capacity[device] or 0

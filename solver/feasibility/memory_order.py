@@ -1,16 +1,16 @@
 """An order of all operations that fits the devices' memory, or a proof that there is none.
 
-A device runs one block at a time, so what it holds depends on which operations have run, not on when (what it shares
-with its lanes hangs on times, yet asks for no less than one operation after the other does:
+A device runs one block at a time, so its level depends on which operations have run, not on when (the level that it
+shares with its lanes hangs on times, but needs no less than one operation after the other does:
 :attr:`~weft.solver.ticks.TickProblem.in_sequence`): a problem has a schedule exactly if all operations can be put one
 after the other, each where dependencies and memory allow it.
 
-* *States.* As a block's micro-batches run in order, what has run is a number for each block. A depth-first search over
-  these states enters none twice; if it ends without an order, there is none. An operation that fits and after which no
-  device holds more than before is run at once: from any order that continues without it, take it out and put it first;
-  then it fits, and whatever ran before it finds no less room.
-* *Model.* Where the states are too many, CP-SAT is asked for places of the operations (:class:`PlaceModel`). Its proofs
-  count if a second configuration does not object.
+* *States.* As a block's micro-batches run in order, a state is a number for each block. A depth-first search over these
+  states enters none twice; if it ends without an order, there is none. An operation that fits and after which no device
+  has a higher level is run at once: from any order that continues without it, take it out and put it first; then it
+  fits, and those that ran before it find no less room.
+* *Model.* If there are too many states, CP-SAT searches for places of the operations (:class:`PlaceModel`). Its proofs
+  count if a second configuration does not contradict them.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from weft.solver.relations.fixed_order import Op
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders
 
-#: By device: what each block takes, by how much it changes the level, and how much there is.
+#: By device: the amount that each block takes, its change of the level, and the capacity.
 Memory: TypeAlias = tuple[Sequence[Mapping[int, int]], Sequence[Mapping[int, int]], Sequence[int | None]]
-#: Looks at a block in a state that count as a second of deterministic time.
+#: Visits of a block in a state that count as a second of deterministic time.
 _SECOND = 1e6
-#: Looks that searches over states may take: with each preference at first, and to their end.
+#: The most visits of searches over states: with each preference at first, and to their end.
 _FEW_LOOKS, _MOST_LOOKS = 20_000, 20_000_000
-#: Up to so many operations a model is built: it has a Boolean for most pairs of a device.
+#: Up to this number of operations a model is built: it has a Boolean for most pairs of a device.
 _MOST_OPERATIONS = 300
 
 
 @dataclass(frozen=True)
 class MemoryOrder:
-    """``order``: all operations in an order that fits, where one is found. ``impossible``: it is proven that none does.
+    """``order``: all operations in an order that fits, if one is found. ``impossible``: it is proven that none does.
     Neither: not decided."""
 
     order: tuple[Op, ...] | None = None
@@ -78,7 +78,7 @@ def find_room(instance: TickProblem, micro_batches: int, budget: Budget, determi
 
 
 def device_rows(instance: TickProblem, order: Sequence[Op]) -> Orders:
-    """What each device runs if all operations run in ``order``, on mixed pools one after the other."""
+    """The order of each device if all operations run in ``order``, on mixed pools one after the other."""
     if instance.mixed_pools:
         return one_after_another(instance.problem, instance.mixed_pools, order)
     rows: list[list[Op]] = [[] for _ in instance.capacity]
@@ -89,15 +89,15 @@ def device_rows(instance: TickProblem, order: Sequence[Op]) -> Orders:
 
 
 class MemoryStates:
-    """The search over what has run, in a ``memory`` that is, by device, what blocks take, by how much they change it,
-    and what there is. ``oldest_first`` prefers old micro-batches, else what needs most while it runs."""
+    """The search over states, in a ``memory``: by device, the amounts that blocks take, their changes, and the
+    capacity. ``oldest_first`` prefers old micro-batches, otherwise blocks with the greatest need while they run."""
 
     def __init__(self, problem: Problem, memory: Memory, micro_batches: int, *, oldest_first: bool) -> None:
         self.micro_batches = micro_batches
         self.looks = 0
         self._oldest_first = oldest_first
         self._waits: list[list[tuple[int, int]]] = [[] for _ in problem.blocks]
-        self._next: list[set[int]] = [{i} for i in range(len(problem.blocks))]  # what running a block may make possible
+        self._next: list[set[int]] = [{i} for i in range(len(problem.blocks))]  # blocks that may become ready
         for source, target, dependency in problem.dependencies():
             self._waits[target].append((source, dependency.distance))
             self._next[source].add(target)
@@ -113,13 +113,13 @@ class MemoryStates:
         for i, needs in enumerate(self._needs):  # what gives makes room for all that takes there
             self._next[i].update(*(takes[device] for device, _, change in needs if change < 0))
         self._safe = [all(change <= 0 for _, _, change in needs) for needs in self._needs]
-        #: What a block needs on top of what it keeps.
+        #: The amount that a block needs in excess of the amount that it keeps.
         self._hump = [sum(take - change for _, take, change in needs) for needs in self._needs]
         self.counts = [0] * len(self._needs)
         self.ran: list[int] = []
 
     def search(self, most_looks: int, is_over: Callable[[], bool]) -> MemoryOrder:
-        """An order or a proof, after at most about so many looks at blocks."""
+        """An order or a proof, after at most about ``most_looks`` visits of blocks."""
         blocks = range(len(self.counts))
         seen: set[tuple[int, ...]] = set()
         self._run_safe(set(blocks))
@@ -150,7 +150,7 @@ class MemoryStates:
         return MemoryOrder(tuple(order))
 
     def _choices(self) -> list[int]:
-        """What can run, the most preferred last."""
+        """The blocks that can run, the most preferred last."""
         possible = [i for i in range(len(self.counts)) if self._can_run(i)]
         if self._oldest_first:
             return sorted(possible, key=lambda i: (self.counts[i], self._rank[i]), reverse=True)
@@ -164,7 +164,7 @@ class MemoryStates:
                 and all(take <= self._room[device] for device, take, _ in self._needs[block]))
 
     def _run_safe(self, possible: set[int]) -> None:
-        """Run all that leaves no device with more."""
+        """Run all blocks that raise the level of no device."""
         waiting = sorted(possible, key=self._rank.__getitem__, reverse=True)
         while waiting:
             block = waiting.pop()
@@ -187,7 +187,7 @@ class MemoryStates:
 
 @dataclass(frozen=True)
 class Excess:
-    """How much more memory, by device, makes all operations fit in ``order``. ``least``: no less in total does."""
+    """The additional memory, by device, with which all operations fit in ``order``. ``least``: no smaller sum does."""
 
     missing: dict[int, int]
     order: tuple[Op, ...]
@@ -197,8 +197,8 @@ class Excess:
 class PlaceModel:
     """Places of all operations in one sequence that keeps dependencies and memory.
 
-    ``more``: devices may have more memory, which :meth:`least_excess` keeps small. ``kept`` is what other micro-batches
-    hold on a device all the while.
+    ``more``: devices may have more memory, which :meth:`least_excess` minimises. ``kept`` is the memory that other
+    micro-batches occupy on a device throughout.
     """
 
     def __init__(self, instance: TickProblem, micro_batches: int, *, more: bool = False,
@@ -225,7 +225,7 @@ class PlaceModel:
                 self._limit_memory(device, level)
 
     def least_excess(self, budget: Budget, deterministic: float) -> Excess | None:
-        """The least memory in addition, over all devices, with which everything fits; None where nothing is found."""
+        """The least additional memory, over all devices, with which everything fits; None if nothing is found."""
         if not self._excess:
             return Excess({}, tuple(self.operations), True)
         self.model.minimize(cp_model.LinearExpr.sum(list(self._excess.values())))
@@ -264,7 +264,7 @@ class PlaceModel:
         return self._order[pair] if i < j else self._order[pair].negated()  # type: ignore[return-value]
 
     def _limit_memory(self, device: int, room: cp_model.LinearExpr | int) -> None:
-        """Whatever takes memory on the device finds ``room`` for it, on top of what is held."""
+        """Every operation that takes memory on the device finds ``room`` for it, on top of the memory occupied."""
         take, change = self.instance.take[device], self.instance.change[device]
         changing = [n for n, (block, _) in enumerate(self.operations) if change.get(block)]
         for j, (block, _) in enumerate(self.operations):

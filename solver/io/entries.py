@@ -1,4 +1,4 @@
-"""Files that people and programs hand in: read, refused in one sentence, written whole.
+"""Input files, from people and programs: read, refused in one sentence, written whole.
 
 An :class:`Entry` is one JSON object with its place in its file. Its readers refuse an unknown field, a missing one and
 a value of the wrong type, and say where (:class:`FormatError`).
@@ -20,13 +20,13 @@ from weft.solver.values import LARGEST, is_finite_number, unprintable
 
 #: Larger files are a mistake: two million operations, the most a search takes, are a third of that.
 MOST_BYTES = 2**29
-#: What escaped characters begin with, and characters that stand in a file as they are but cannot be shown.
+#: The begin of escaped characters, and unescaped characters in a file that cannot be displayed.
 _SUSPICIOUS = re.compile("\\\\u|[\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff\U0001fffe-\U0010ffff]")
 _SPACES = str.maketrans("", "", "\t\n\r")
 
 
 class FormatError(ValueError):
-    """A file that is not what it should be: the message names the file, the entry and the field."""
+    """An invalid file: the message names the file, the entry and the field."""
 
 
 # -- files ---------------------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def _refuse_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_unprintable(value: Any, name: str) -> None:
-    """Raise :class:`FormatError` for a text or key in ``value`` that cannot be shown; lines and tabs can."""
+    """Raise :class:`FormatError` for a text or key in ``value`` that cannot be displayed; line breaks and tabs can."""
     waiting = [value]
     while waiting:
         item = waiting.pop()
@@ -93,7 +93,7 @@ def _refuse_unprintable(value: Any, name: str) -> None:
 
 
 class Entry:
-    """A JSON object and where it stands; its readers raise :class:`FormatError` with that place."""
+    """A JSON object and its place; its readers raise :class:`FormatError` with that place."""
 
     def __init__(self, value: Any, where: str) -> None:
         if not isinstance(value, dict):
@@ -174,6 +174,6 @@ def show(value: Any) -> str:
     """``value`` as JSON, cut short."""
     try:
         text = json.dumps(value, default=repr)
-    except (RecursionError, ValueError):  # nested deeper than can be written, or a number of thousands of digits
+    except (RecursionError, ValueError):  # nested too deep to write, or a number of thousands of digits
         text = f"a {type(value).__name__}"
     return text if len(text) <= 60 else text[:57] + "..."

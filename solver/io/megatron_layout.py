@@ -1,7 +1,7 @@
 """Megatron-LM's texts for the layers of pipeline stages, such as ``Et*2|(t*2|)*34,t*3|(t*2|)*3,tL``.
 
-``E`` is the embedding, ``t`` a layer, ``m`` one of multi-token prediction, ``L`` the head with the loss; ``|`` stands
-between two (virtual) stages. ``x*n`` and ``(...)*n`` repeat, commas and spaces say nothing. (Megatron-LM,
+``E`` is the embedding, ``t`` a layer, ``m`` one of multi-token prediction, ``L`` the head with the loss; ``|``
+separates two (virtual) stages. ``x*n`` and ``(...)*n`` repeat, commas and spaces are ignored. (Megatron-LM,
 ``pipeline_model_parallel_layout``, which has neither spaces nor parentheses in parentheses, but stages without layers.)
 """
 
@@ -12,24 +12,24 @@ from collections.abc import Sequence
 from itertools import groupby
 
 _TOKEN = re.compile(r"[\s,]*(?:(?P<letter>[A-Za-z|])|(?P<open>\()|(?P<close>\)))(?:\*(?P<times>[0-9]{1,9})(?![0-9]))?")
-#: Characters that a text may come to when everything is repeated.
+#: The most characters of a text with all repetitions written out.
 _MOST = 100_000
 
 
 class LayoutTextError(ValueError):
-    """A text that is no layout; the message says why."""
+    """A text that is not a layout; the message says why."""
 
 
 def layers_of_layout(text: str) -> tuple[int, ...]:
-    """How many layers each stage has, the embedding and the head counted as one each. Raises what
-    :func:`stages_of_layout` does."""
+    """The number of layers of each stage, the embedding and the head counted as one each. Raises like
+    :func:`stages_of_layout`."""
     return tuple(map(len, stages_of_layout(text)))
 
 
 def stages_of_layout(text: str) -> tuple[str, ...]:
     """The letters of each stage, all repetitions written out.
 
-    Raises :class:`LayoutTextError` for what the notation does not have, stages without layers, an embedding that is not
+    Raises :class:`LayoutTextError` for other characters or syntax, stages without layers, an embedding that is not
     first, a head that is not last, and ``m`` before a ``t``.
     """
     whole = _repeated(text)
@@ -51,7 +51,7 @@ def stages_of_layout(text: str) -> tuple[str, ...]:
 
 
 def layout_text(stages: Sequence[str]) -> str:
-    """The layout of stages of these letters: repeated stages as ``(t*2|)*3``, repeated letters as ``t*2``."""
+    """The layout of stages with these letters: repeated stages as ``(t*2|)*3``, repeated letters as ``t*2``."""
     words = ["".join(letter if n == 1 else f"{letter}*{n}" for letter, n in _runs(stage)) for stage in stages]
     parts: list[str] = []
     for word, count in _runs([f"{word}|" for word in words[:-1]]):
@@ -60,7 +60,7 @@ def layout_text(stages: Sequence[str]) -> str:
 
 
 def _runs(items: Sequence[str]) -> list[tuple[str, int]]:
-    """Equal neighbours together, with how many they are."""
+    """Runs of equal neighbours, with their lengths."""
     return [(item, len(list(equal))) for item, equal in groupby(items)]
 
 

@@ -1,14 +1,14 @@
 """The JSON files of block problems, ``weft.problem/1``, plain or not.
 
-What makes a problem no plain one is optional: ``choices`` of the problem; ``when`` and ``job`` of a block, ``when`` of
-a wait; a number for each class where else one stands.
+The fields beyond those of a plain problem are optional: ``choices`` of the problem; ``when`` and ``job`` of a block,
+``when`` of a wait; a number for each class in place of one number.
 
-Readers refuse an unknown ``format``, an unknown field, a missing one and values of the wrong type, and say which
-entry and which field (:class:`~weft.solver.io.entries.FormatError`); what the values mean is checked by
+Readers refuse an unknown ``format``, an unknown field, a missing one and values of the wrong type, and say which entry
+and which field (:class:`~weft.solver.io.entries.FormatError`); the meaning of the values is checked by
 :class:`~weft.solver.problem.Problem` itself. Writers go through :func:`~weft.solver.io.writing.write_atomically`, so
-that a full disk or a killed process leaves no half file.
+that a full disk or a killed process leaves no partial file.
 
-What is known of a problem's model, in its file: the optional entry ``model`` of ``weft.problem/1``.
+The facts about a problem's model are in the optional entry ``model`` of ``weft.problem/1``.
 
 ``{"stages": [{"forward", "layers", "parameters", "parameter_bytes", "output_bytes", "deferred", "micro_batch"}],
 "ties":
@@ -87,7 +87,7 @@ def problem_from_json(value: Any, where: str = "problem") -> Problem:
 
 
 def any_problem_from_json(value: Any, where: str = "problem", *, wide: bool = False) -> Problem | WideProblem:
-    """The problem of a ``weft.problem/1`` object, plain where nothing in it is open unless it is to be ``wide``."""
+    """The problem of a ``weft.problem/1`` object, plain if nothing in it is open, unless ``wide`` is set."""
     entry = Entry(value, where)
     require_format(entry, PROBLEM_FORMAT)
     entry.allow("format", "name", "time_unit", "memory_unit", "devices", "links", "choices", "blocks", "model")
@@ -149,7 +149,7 @@ def _block(entry: Entry) -> WideBlock:
         raise FormatError(f"{entry.where}: devices is {show(devices)}, it must be a list of indices into devices")
 
     def amounts(value: Any, where: str) -> tuple[Number, ...]:
-        """A number for each device; one that stands alone is that of all."""
+        """A number for each device; a single one is that of all."""
         values = value if isinstance(value, list) else [value] * len(devices)
         if len(values) != len(devices):
             raise FormatError(f"{where} has {len(values)} entries for {len(devices)} devices")
@@ -227,7 +227,7 @@ def _each(value: Value | Mapping[str, Value], shown: Callable[[Value], Any]) -> 
 
 
 def _amounts_to_json(amounts: tuple[Number, ...]) -> Number | list[Number]:
-    """One number where it is that of all devices."""
+    """A single number if it is the same on all devices."""
     return list(amounts) if len(set(amounts)) > 1 else amounts[0] if amounts else 0
 
 

@@ -1,8 +1,8 @@
-"""What a file says of how a schedule came about: the ``solver`` object of schedules and plans.
+"""The provenance of a schedule in a file: the ``solver`` object of schedules and plans.
 
-Anything may stand there that helps to reproduce a schedule. What weft itself writes and reads has a shape; a file in
-which it has another is refused (:class:`~weft.solver.io.entries.FormatError`) before anything is made of it. Whether it
-is true is asked elsewhere (:mod:`weft.solver.judge.claims`).
+It may contain anything that helps to reproduce a schedule. Entries that weft itself writes and reads have a shape; a
+file in which one has another shape is refused (:class:`~weft.solver.io.entries.FormatError`) before it is used. Whether
+they are true is checked elsewhere (:mod:`weft.solver.judge.claims`).
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any, TypeAlias
 from weft.solver.io.entries import FormatError, number, show
 from weft.solver.schedule import OBJECTIVES
 
-#: Raises ``FormatError`` for a value of another shape; the text says where it stands.
+#: Raises ``FormatError`` for a value of another shape; the text names its place.
 _Shape: TypeAlias = Callable[[Any, str], object]
 
-#: Longer texts are a mistake: they stand in titles, tables and pictures.
+#: Longer texts are a mistake: they appear in titles, tables and pictures.
 _MOST_TEXT = 10_000
 _VERDICTS = ("chosen", "bound", "worse", "memory", "unknown", "none")
 
 
 def check_provenance(value: Any, devices: int, where: str) -> dict[str, Any]:
-    """``value``, the ``solver`` object of a schedule on so many devices; ``where`` leads every message."""
+    """``value``, the ``solver`` object of a schedule on ``devices`` devices; ``where`` leads every message."""
     if not isinstance(value, dict):
         raise FormatError(f"{where} is {show(value)}, it must be an object")
     per_device = _length(devices, f"one for each of the {devices} devices")
@@ -139,7 +139,7 @@ def _mapping(entry: _Shape) -> _Shape:
 
 
 def _object(optional: Mapping[str, _Shape] | None = None, **fields: _Shape) -> _Shape:
-    """At least these fields; others are let pass."""
+    """At least these fields; others are accepted."""
     def shape(value: Any, where: str) -> None:
         if not isinstance(value, dict):
             raise FormatError(f"{where} is {show(value)}, it must be an object")
@@ -196,7 +196,7 @@ def _memory_stage(devices: int) -> _Shape:
 
 
 def _overlap(value: Any, where: str) -> None:
-    """Why there is nothing to overlap, or what it brings."""
+    """Why there is nothing to overlap, or the gain."""
     for why in ("nothing", "not_searched"):
         if isinstance(value, dict) and why in value:
             _text(value[why], f"{where}: {why}")
@@ -219,7 +219,7 @@ def _calls(value: Any, where: str) -> None:
     _at_least_0(value, where)
 
 
-#: What a micro-batch of a schedule may be, where it is none of the spec's: all of a step, or two side by side.
+#: The values for a micro-batch of a schedule that is not the spec's: all of a step, or two side by side.
 UNITS = ("step", "pair")
 #: Lists with an entry for each stage of the placement.
 _PER_STAGE = ("layers_of_stage", "gpus_of_stage", "tensor_parallel", "co_shard")

@@ -1,9 +1,9 @@
 """The JSON files of schedules, ``weft.schedule/1``.
 
-In a file with jobs, or with micro-batches that differ, operations bear the names of the problem's blocks and the
-numbers of their jobs' micro-batches; a :class:`~weft.solver.schedule.Schedule` of it is one of rounds
-(:mod:`weft.solver.wide.run`), as are its period and repetend in the file. How many rounds there are stands in the
-file where they could be more and shorter.
+In a file with jobs, or with micro-batches that differ, operations have the names of the problem's blocks and the
+numbers of their jobs' micro-batches; its :class:`~weft.solver.schedule.Schedule` is one of rounds
+(:mod:`weft.solver.wide.run`), as are its period and repetend in the file. The number of rounds is in the file if more
+and shorter rounds are possible.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Rounds, Run
 
 SCHEDULE_FORMAT = "weft.schedule/1"
-#: Up to so many micro-batches may be more than there are operations.
+#: Up to this number, micro-batches may exceed the operations.
 _LOST = 1000
 
 
@@ -42,7 +42,7 @@ def save_schedule(schedule: Schedule, path: str | os.PathLike[str]) -> None:
 
 
 def _schedule_text(schedule: Schedule) -> str:
-    """What ``json.dumps`` makes of :func:`schedule_to_json`, without an object for each operation."""
+    """The text of ``json.dumps`` for :func:`schedule_to_json`, without an object for each operation."""
     operations = schedule.operations
     kinds = {kind for column in zip(*operations, strict=True) for kind in set(map(type, column))}
     if not operations or not kinds <= {int, float} or not all(
@@ -60,7 +60,7 @@ def _schedule_text(schedule: Schedule) -> str:
 
 
 def schedule_to_json(schedule: Schedule, *, operations: bool = True) -> dict[str, Any]:
-    """The ``weft.schedule/1`` object of ``schedule``; with an empty list for its operations unless they are asked for.
+    """The ``weft.schedule/1`` object of ``schedule``; its list of operations is empty unless ``operations`` is set.
     """
     repetend, rounds = schedule.repetend, schedule.rounds
     return {
@@ -83,7 +83,7 @@ def schedule_to_json(schedule: Schedule, *, operations: bool = True) -> dict[str
 
 
 def _most_rounds(rounds: Rounds) -> int:
-    """As many as a reader takes them for without a word."""
+    """The number of rounds that a reader assumes if the file states none."""
     return Run.of(rounds.wide, rounds.run.to_json()).rounds
 
 
@@ -98,14 +98,14 @@ def _operations_to_json(schedule: Schedule) -> Iterator[dict[str, Any]]:
 def schedule_from_json(value: Any, where: str = "schedule") -> Schedule:
     """The schedule of a ``weft.schedule/1`` object; ``where`` (a file name) leads every error message.
 
-    Whether what it says is true is not asked here: :mod:`weft.solver.judge` judges the operations,
-    :mod:`weft.solver.judge.claims` the fields that say something of them.
+    The truth of its statements is not checked here: :mod:`weft.solver.judge` judges the operations,
+    :mod:`weft.solver.judge.claims` the fields that state something about them.
     """
     entry = Entry(value, where)
     require_format(entry, SCHEDULE_FORMAT)
     entry.allow("format", "problem", "choices", "micro_batches", "rounds", "operations", "makespan", "makespan_bound",
                 "period", "period_bound", "repetend", "peak_memory", "status", "solver")
-    # With rounds, micro-batches that are all alike are told apart too.
+    # With rounds, equal micro-batches are distinguished too.
     problem = any_problem_from_json(entry.get("problem"), f"{where}: problem", wide=entry.has("rounds"))
     solver = check_provenance(entry.get("solver"), len(problem.devices), f"{where}: solver")
     _check_derived_fields(entry, len(problem.devices))
@@ -137,8 +137,8 @@ def _choices(entry: Entry) -> dict[str, str]:
 
 
 def rounds_from_json(entry: Entry, problem: WideProblem, operations: int) -> Rounds:
-    """The rounds of ``problem`` that ``micro_batches`` in ``entry`` says, of which a file has so many ``operations``.
-    Raises :class:`FormatError`."""
+    """The rounds of ``problem`` by ``micro_batches`` in ``entry``, in a file with ``operations`` operations. Raises
+    :class:`FormatError`."""
     for choice, options in problem.choices.items():
         raise FormatError(f"{entry.where}: problem: the choice {choice!r} is open ({', '.join(map(repr, options))}), "
                           "and a schedule is of what one option of each makes: leave out choices and when, and what "
@@ -180,7 +180,7 @@ def _plain(rounds: Rounds | None, where: str) -> Problem:
 
 
 def _micro_batches(entry: Entry, operations: int) -> int:
-    """As few missing operations as a person may have lost are told one by one; tables for a billion are not made."""
+    """A small number of missing operations is reported one by one; no tables are allocated for a billion."""
     count = entry.count("micro_batches", minimum=1)
     if count > max(operations, _LOST):
         raise FormatError(f"{entry.where}: micro_batches is {count}, but there are {operations} operations; every "

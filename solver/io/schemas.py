@@ -1,9 +1,8 @@
 """The JSON Schemas of ``weft.problem/1`` and ``weft.schedule/1``.
 
-They say what can be said of a file field by field. What no schema can say is left to the readers
-(:mod:`weft.solver.io.problem_files` and the files beside it): that names are there once and known where they are used,
-that lists fit the devices, that dependencies make no circle, that whole numbers are written without a point, and what
-weft's own entries of ``solver`` look like.
+They state the rules that apply field by field. The rest is left to the readers (:mod:`weft.solver.io.problem_files` and
+the files beside it): names are unique and known where they are used, lists fit the devices, dependencies have no cycle,
+whole numbers are written without a point, and weft's own entries of ``solver`` have their shapes.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def schedule_schema() -> dict[str, Any]:
 
 
 def _micro_batches() -> dict[str, Any]:
-    """How many; the class of each where they differ; one of these for each job where there are jobs."""
+    """Their number; the class of each if they differ; one of these for each job if there are jobs."""
     counted = [_whole(1), _list(_NAME, minItems=1)]
     return {"anyOf": [*counted, {"type": "object", "additionalProperties": {"anyOf": counted}, "minProperties": 1}]}
 
@@ -95,7 +94,7 @@ def _problem() -> dict[str, Any]:
 
 
 def _model() -> dict[str, Any]:
-    """What is known of the stages' modules (:mod:`weft.solver.io.problem_files`)."""
+    """The facts about the stages' modules (:mod:`weft.solver.io.problem_files`)."""
     count, texts = _whole(0), _list({"type": "string"})
     stage = _object({"forward": _NAME, "layers": texts, "parameters": count, "parameter_bytes": count,
                      "output_bytes": count, "deferred": count, "micro_batch": count}, "forward")
@@ -105,7 +104,7 @@ def _model() -> dict[str, Any]:
 
 
 def _object(properties: dict[str, Any], *required: str) -> dict[str, Any]:
-    """With these fields and no others; all of them, or those that are named, must be there."""
+    """With these fields and no others; all of them, or those named, are required."""
     return {"type": "object", "properties": properties, "required": list(required or properties),
             "additionalProperties": False}
 
@@ -119,7 +118,7 @@ def _whole(least: int) -> dict[str, Any]:
 
 
 def _or_per_class(schema: dict[str, Any]) -> dict[str, Any]:
-    """One for all micro-batches, or one for each class of them."""
+    """One value for all micro-batches, or one for each class of them."""
     return {"anyOf": [schema, {"type": "object", "additionalProperties": schema, "minProperties": 1}]}
 
 

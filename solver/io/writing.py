@@ -1,4 +1,4 @@
-"""Files that are written: whole or not at all, where a link points to, and straight into what is no regular file."""
+"""Writing files: whole or not at all, to the target of a link, and directly if the target is not a regular file."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from pathlib import Path
 
 from weft.solver.control.stopping import STOP
 
-#: Files being written now, to be removed should the process end at once.
+#: Files being written, to be removed if the process ends at once.
 _partial: set[str] = set()
-#: Seconds between looks for a reader of a pipe.
+#: Seconds between polls for a reader of a pipe.
 _LOOK = 0.05
 
 
 def default_folder() -> Path:
-    """Where weft keeps what may be used again: ``weft`` in the user's cache folder (``XDG_CACHE_HOME``, else
-    ``~/.cache``)."""
+    """The folder for reusable results: ``weft`` in the user's cache folder (``XDG_CACHE_HOME``, else ``~/.cache``)."""
     stated = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(stated) if os.path.isabs(stated) else Path.home() / ".cache") / "weft"
 
 
 def cache_folder(choice: str | os.PathLike[str] | bool | None) -> Path | None:
-    """The folder that a caller chooses: one by name, ``True`` for the default one, ``None`` or ``False`` for none.
+    """The caller's cache folder: one by name, ``True`` for the default one, ``None`` or ``False`` for none.
 
     Raises ``ValueError`` for anything else."""
     if choice is None or choice is False:
@@ -39,9 +38,9 @@ def cache_folder(choice: str | os.PathLike[str] | bool | None) -> Path | None:
 def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None:
     """Write ``content`` to ``path`` whole or not at all.
 
-    A symbolic link stays and what it points to is written; an existing file keeps its permissions. A device, a pipe or
-    a socket is written to as it is. Raises ``OSError`` with the file's name (folder missing or unwritable, file
-    read-only, disk full); the old file, if any, is then untouched and no temporary file stays behind.
+    A symbolic link is kept and its target is written; an existing file keeps its permissions. A device, a pipe or a
+    socket is written directly. Raises ``OSError`` with the file's name (folder missing or unwritable, file read-only,
+    disk full); the old file, if any, is then untouched and no temporary file remains.
     """
     name = os.fspath(path)
     try:
@@ -58,15 +57,15 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None
         else:
             assert mode is not None
             _write_straight(path, data, mode)
-    except OSError as error:  # names the file that was asked for, not the temporary one
+    except OSError as error:  # names the requested file, not the temporary one
         raise OSError(error.errno, error.strerror or str(error), name) from None
     except ValueError:  # a NUL in the name
         raise OSError(errno.EINVAL, "cannot be a file's name", name) from None
 
 
 def is_replaced(path: str | os.PathLike[str]) -> bool:
-    """Whether what is written to ``path`` takes the place of a file, or makes one: not for a device, a pipe, a folder
-    or a file that this process has open already (``/dev/stdout``)."""
+    """Whether a write to ``path`` replaces or creates a file: not for a device, a pipe, a folder or a file that this
+    process already has open (``/dev/stdout``)."""
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
@@ -77,7 +76,7 @@ def is_replaced(path: str | os.PathLike[str]) -> bool:
 
 
 def discard_partial() -> None:
-    """Remove what is being written. For a process that ends without unwinding."""
+    """Remove partially written files, for a process that ends without unwinding."""
     for name in list(_partial):
         with contextlib.suppress(OSError):
             os.unlink(name)
@@ -118,7 +117,7 @@ def _write_straight(target: str | os.PathLike[str], data: bytes, mode: int) -> N
 
 
 def _open_pipe(target: str | os.PathLike[str]) -> int:
-    """A named pipe, once somebody reads it: opening it in one call would wait even where the user wants to stop."""
+    """Open a named pipe once it has a reader: opening it in one call would wait even if the user wants to stop."""
     while True:
         try:
             handle = os.open(target, os.O_WRONLY | os.O_NONBLOCK)

@@ -1,4 +1,4 @@
-"""What the judge's rules share: the operations that make sense by themselves, in rows and by block."""
+"""The data that the judge's rules share: the well-formed operations, by device and by block."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class JudgedCase:
-    """What the checks share: the operations that make sense by themselves, and how they are spoken of."""
+    """The data that the checks share: the well-formed operations, and how a sentence names them."""
 
     problem: Problem
     micro_batches: int
     operations: list[Operation]
     #: Per device, its operations by start.
     rows: list[list[Operation]]
-    #: Per block, its operation for each micro-batch (the first of them, where one is there twice).
+    #: Per block, its operation for each micro-batch (the first one, if there are two).
     table: list[dict[int, Operation]]
     makespan: float
     tolerance: float
@@ -39,8 +39,8 @@ class JudgedCase:
 
     @classmethod
     def made(cls, problem: Problem, n: int, operations: Iterable[Operation], *more: Any) -> Self:
-        """That of ``n`` micro-batches of ``problem``; ``operations`` make sense by themselves; ``more``: fields of
-        a kind of its own."""
+        """The case of ``n`` micro-batches of ``problem``; ``operations`` are well-formed; ``more``: further fields of a
+        subclass."""
         operations = sorted(operations, key=itemgetter(2, 3, 0, 1))  # start, end, block, micro-batch
         rows: list[list[Operation]] = [[] for _ in problem.devices]
         table: list[dict[int, Operation]] = [{} for _ in problem.blocks]
@@ -53,7 +53,7 @@ class JudgedCase:
                    *more)
 
     def waits(self) -> Iterator[tuple[int, int, Dependency]]:
-        """Every wait: its place in the file, the block that waits, and what for."""
+        """Every wait: its index in the file, the block that waits, and its dependency."""
         place = 0
         for consumer, block in enumerate(self.problem.blocks):
             for dependency in block.after:
@@ -61,21 +61,20 @@ class JudgedCase:
                 yield place, consumer, dependency
 
     def rows_of_blocks(self) -> Iterator[tuple[int, int, Mapping[int, Operation]]]:
-        """Per block that a schedule names: one of this problem's, how many micro-batches run, and what there is of
-        them."""
+        """Per block of the problem: its number, the number of its micro-batches, and its operations by micro-batch."""
         for block, present in enumerate(self.table):
             yield block, self.micro_batches, present
 
     def called(self, block: int, micro_batch: int) -> str:
-        """What an operation of the block in such a row is called in a sentence."""
+        """The name in a sentence of the block's operation for ``micro_batch``."""
         return f"block {self.problem.blocks[block].name!r} of micro-batch {micro_batch}"
 
     def name(self, operation: Operation) -> str:
-        """What ``operation`` is called in a sentence."""
+        """The name of ``operation`` in a sentence."""
         return self.called(operation.block, operation.micro_batch)
 
     def where(self, operation: Operation) -> str:
-        """Its name, and where it runs."""
+        """The name of ``operation`` and the devices it runs on."""
         devices = self.problem.blocks[operation.block].devices
         names = ", ".join(repr(self.problem.devices[device].name) for device in devices)
         return f"{self.name(operation)} on {'device' if len(devices) == 1 else 'devices'} {names}"
@@ -86,13 +85,14 @@ class JudgedCase:
 
 
 def tolerance_of(problem: Problem, micro_batches: int, makespan: float, operations: int) -> float:
-    """How far times may be apart: a share of the makespan, or of all work and transfers where that is less."""
+    """The difference at which times still count as equal: a share of the makespan, or of all work and transfers if that
+    is less."""
     work = sum(block.duration + sum(dependency.lag for dependency in block.after) for block in problem.blocks)
     return TOLERANCE * min(abs(makespan), work * min(micro_batches, operations))
 
 
 def _all_sound(operations: Sequence[Operation], problem: Problem, micro_batches: int) -> bool:
-    """Whether :func:`_is_sound` is true of all, as it nearly always is, told many times as fast."""
+    """Whether :func:`_is_sound` is true of all, which is nearly always so: many times as fast as one by one."""
     if not operations:
         return True
     blocks, batches, starts, ends = zip(*operations, strict=True)
@@ -102,7 +102,7 @@ def _all_sound(operations: Sequence[Operation], problem: Problem, micro_batches:
 
 
 def sound_operations(schedule: Schedule) -> Iterator[Operation]:
-    """Those that make sense by themselves."""
+    """The well-formed operations."""
     return (operation for operation in checked(schedule.operations, 4096)
             if _is_sound(operation, schedule.problem, schedule.micro_batches))
 

@@ -1,14 +1,14 @@
-"""Whether a schedule is one of a problem with choices: is its problem the one of the options that it says are taken?
+"""Whether a schedule is one of a problem with choices: is its problem the one that the options it states make?
 
-A schedule holds the plain problem that its options make (or, with jobs or classes, the one that has no choice left), so
-this needs the whole problem beside it. What exists under the options is worked out here anew:
+A schedule contains the plain problem that its options make (or, with jobs or classes, the one that has no choice left),
+so this check also needs the whole problem. The blocks and waits that exist under the options are derived here anew:
 
 - exactly one option of each choice is taken;
 - a block exists where every option in its ``when`` is taken, and so does a wait; a wait for a block that does not exist
   is void;
-- what exists costs what it does in the whole problem, on the same devices.
+- every block that exists has the same costs as in the whole problem, on the same devices.
 
-What a block of a wide problem costs for one class of micro-batches: a part of the judge, which reads it off itself.
+The costs of a block of a wide problem for one class of micro-batches: a part of the judge, with its own derivation.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ _Wait: TypeAlias = tuple[str, Number, str | None, int]
 
 
 def violations_of_choice(schedule: Schedule, whole: WideProblem, *, limit: int = 20) -> list[str]:
-    """What is wrong with saying that ``schedule`` is one of ``whole`` under its ``choices``: at most ``limit``
-    sentences, none if nothing is. Whether it keeps the rules of its own problem is for
-    :func:`weft.solver.judge.validate.violations`."""
+    """Why ``schedule`` is not a schedule of ``whole`` under its ``choices``: at most ``limit`` sentences, none if it is
+    one. Whether it keeps the rules of its own problem is for :func:`weft.solver.judge.validate.violations`."""
     return list(islice(_violations(schedule, whole), limit))
 
 
@@ -86,7 +85,7 @@ def _check_frame(stated: Sequence[Device | Link], whole: Sequence[Device | Link]
 
 
 def _check_plain(schedule: Schedule, existing: Mapping[str, WideBlock]) -> Iterator[str]:
-    """A schedule of a plain problem: all is of one job and one class."""
+    """For a schedule of a plain problem: all blocks are of one job and one class."""
     jobs = dict.fromkeys(block.job for block in existing.values())
     if len(jobs) > 1:
         yield f"there are the jobs {', '.join(map(repr, jobs))}, and the schedule counts the micro-batches of one"
@@ -105,7 +104,8 @@ def _check_plain(schedule: Schedule, existing: Mapping[str, WideBlock]) -> Itera
 
 def _check_wide(problem: WideProblem, classes: Mapping[str | None, Sequence[str | None]],
                 existing: Mapping[str, WideBlock]) -> Iterator[str]:
-    """A schedule of a problem with jobs or classes: the same for every class of which micro-batches run."""
+    """For a schedule of a problem with jobs or classes: the costs agree for every class with micro-batches in the
+    run."""
     for choice in problem.choices:
         yield f"the choice {choice!r} is open in the schedule's problem"
     yield from _check_names([block.name for block in problem.blocks], existing)
@@ -166,7 +166,7 @@ def _names(waits: Counter[_Wait]) -> str:
 
 
 def shown(value: object) -> str:
-    """Amounts and names, for a sentence."""
+    """``value``, an amount or a name or several, for a sentence."""
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
@@ -174,18 +174,19 @@ Value = TypeVar("Value")
 
 
 def block_of(block: WideBlock, class_: str | None, name: str) -> Block:
-    """``block`` as it is for a micro-batch of ``class_``, called ``name`` and without what it waits for."""
+    """``block`` with its costs for a micro-batch of ``class_``, called ``name`` and without its waits."""
     return Block(name, block.kind, block.devices, _cost(block.duration, class_), _cost(block.memory, class_),
                  _cost(block.workspace, class_))
 
 
 def lag_of(wait: WideDependency, class_: str | None) -> Number:
-    """How long the transfer of ``wait`` takes from a micro-batch of ``class_``."""
+    """The lag of ``wait`` for a transfer from a micro-batch of ``class_``."""
     return _cost(wait.lag, class_)
 
 
 def unknown_class(block: WideBlock, classes: Iterable[str | None]) -> str | None:
-    """What ``block`` says of some classes and not of one of these, in words; None where it speaks of all."""
+    """The first value of ``block`` that is given for some classes but not for one of ``classes``, in words; None if all
+    are covered."""
     values = [("duration", block.duration), ("memory", block.memory), ("workspace", block.workspace),
               *((f"the lag after {wait.block!r}", wait.lag) for wait in block.after)]
     for label, value in values:

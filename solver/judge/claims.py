@@ -1,10 +1,10 @@
 """Every number that a schedule file states: verified, false, or not checked. A part of the judge.
 
 ``makespan``, ``peak_memory`` and ``status`` follow from the operations and the bounds; bounds, period and repetend are
-for :mod:`weft.solver.judge.statements`. Of the ``solver`` object what can be derived is (how long a micro-batch
-takes from its first start to its last end, how soon the next step can begin), and what stands there twice must agree
+for :mod:`weft.solver.judge.statements`. In the ``solver`` object, some entries can be derived (the time of a
+micro-batch from its first start to its last end, how soon the next step can begin), and entries stated twice must agree
 (:mod:`weft.solver.judge.contradictions`); the rest says how the schedule came about, which nothing in the file can
-show: it is listed, with the reason.
+prove: it is listed, with the reason.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from weft.solver.problem import Number
 from weft.solver.schedule import Schedule
 
 _TOLERANCE = 1e-9
-#: What is called proven is within this share of its bound.
+#: A value called proven is within this share of its bound.
 _PROVEN = 1e-6
 
-#: Entries of ``solver`` that have a reason of their own to be open; of others it is :data:`_HOW`.
+#: Why some entries of ``solver`` stay open; for the others the reason is :data:`_HOW`.
 _OPEN: Mapping[str, str] = {
     "steady_bound": "nothing here proves that no steady state is shorter",
     "repetend_period": "the repetend that the search found is another one",
@@ -46,8 +46,8 @@ _HOW = "it says how the schedule came about"
 
 
 def judge_claims(value: Mapping[str, Any], schedule: Schedule) -> StatementVerdict:
-    """The verdict on all that ``value``, the ``weft.schedule/1`` object that ``schedule`` was read from, states beside
-    its operations. What is said of a schedule that breaks other rules (:mod:`weft.solver.judge`) means little."""
+    """The verdict on all statements of ``value``, the ``weft.schedule/1`` object that ``schedule`` was read from,
+    except its operations. The verdict on a schedule that breaks other rules (:mod:`weft.solver.judge`) means little."""
     verdict = statements(schedule)
     _derived(value, schedule, verdict)
     if schedule.choices:
@@ -137,7 +137,7 @@ class _Solver:
             self._refuse(key, f"{self._time(most)}, and the {what} of {self._time(value)} is longer")
 
     def _loads(self) -> None:
-        """No repetend is shorter than a device's work, and no bound on all of them needs to be."""
+        """No repetend is shorter than a device's work, and no bound on all repetends needs to be."""
         problem = self.schedule.problem
         work = max(math.fsum(block.duration for block in problem.blocks if device in block.devices)
                    for device in range(len(problem.devices)))
@@ -176,7 +176,7 @@ class _Solver:
             self.verified.add("span_bound")
 
     def _memory(self) -> None:
-        """What a device always holds and what it has for blocks are what the GPU has."""
+        """The static memory of each device and its memory for blocks add up to the GPU's memory."""
         static, total = self.stated.get("static_memory"), self.stated.get("gpu_memory")
         if not isinstance(static, list) or not isinstance(total, list):
             return

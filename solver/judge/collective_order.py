@@ -1,9 +1,9 @@
-"""Does every rank come to what several ranks do together in one order?
+"""Does every rank reach the shared collectives in one order?
 
-A collective ends when all its ranks have come to it. Where two ranks come to two of them in different orders, each
-waits for the other for good; so it is round a circle of ranks of which each two share one collective only. Jobs that
-share GPUs bring collectives of their own, each in its own good order: together they must have one. What ranks are said
-to do, such as the lists of a plan or what was measured, is all that is looked at here.
+A collective ends when all its ranks have reached it. If two ranks reach two collectives in different orders, each waits
+for the other forever; the same happens round a cycle of ranks in which each two share only one collective. Jobs that
+share GPUs bring collectives of their own, each in its own valid order: together they must have one. The check sees only
+the stated order on each rank, such as the lists of a plan or a measurement.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from itertools import combinations, pairwise
 
 
 def collective_order_faults(rows: Mapping[int, Sequence[Hashable]]) -> list[str]:
-    """What is wrong with the order of collectives, a sentence each; none where there is one order for all ranks.
+    """The faults in the order of collectives, a sentence each; none if one order fits all ranks.
 
-    ``rows``: what each rank does, in the order in which it begins it, under names that are the same on all ranks. What
-    only one rank does counts for nothing.
+    ``rows``: the items of each rank, in the order in which it begins them, under names that are the same on all ranks.
+    An item of a single rank is ignored.
     """
     found = [f"rank {rank} comes to {item} twice" for rank, row in rows.items() for item in _twice(row)]
     known = {rank: set(row) for rank, row in rows.items()}
@@ -29,7 +29,7 @@ def collective_order_faults(rows: Mapping[int, Sequence[Hashable]]) -> list[str]
 
 
 def _circle(rows: Mapping[int, Sequence[Hashable]]) -> list[str]:
-    """The circle that there is where each two ranks agree, and all together do not."""
+    """The cycle, if each two ranks agree but all together do not."""
     import networkx as nx
 
     ranks: dict[Hashable, int] = {}

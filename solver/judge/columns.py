@@ -1,11 +1,10 @@
-"""Whether a schedule keeps the rules, told for all operations at once: a part of the judge
+"""Whether a schedule keeps the rules, checked for all operations at once: a part of the judge
 (:mod:`weft.solver.judge`).
 
-The judge looks at one operation after the other, and says what is wrong with it. Nearly always nothing is, and of
-millions of operations that is told many times as fast from columns of numbers. The comparisons are the same, in the
-same floating-point operations; what is unusual in any way (times that are no floats, links, an operation that is
-missing or there twice, amounts beyond 64 bits) is left to the judge's loops, and so is everything where a rule is
-broken.
+The judge checks one operation after another, and states its faults. There are nearly always none, and for millions of
+operations columns of numbers show that many times as fast. The comparisons are the same, in the same floating-point
+operations; anything unusual (times that are not floats, links, a missing or repeated operation, amounts beyond 64 bits)
+is left to the judge's loops, and so is every schedule that breaks a rule.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from weft.solver.schedule import Operation
 
 _Floats: TypeAlias = npt.NDArray[np.float64]
 _Whole: TypeAlias = npt.NDArray[np.int64]
-#: Of a device: its capacity, and what each of its blocks takes and gives back, in whole numbers.
+#: Of a device: its capacity, and the amounts that each of its blocks takes and gives back, in whole numbers.
 Amounts: TypeAlias = tuple[int, Mapping[int, int], Mapping[int, int]]
 
-#: Sums of whole numbers stay below this, so that 64 bits hold them.
+#: Sums of whole numbers stay below this, so that they fit 64 bits.
 _MOST = 2**62
 
 
@@ -39,16 +38,16 @@ class Columns:
     operations: Sequence[Operation]
     start: _Floats
     end: _Floats
-    #: Per device, its operations by start, end, block and micro-batch: the number of each in ``start`` laid flat.
+    #: Per device, its operations by start, end, block and micro-batch: the index of each in the flattened ``start``.
     on_device: list[_Whole]
-    #: The same of every device's pool: itself and its lanes; none for a lane.
+    #: The same for every device's pool (the device and its lanes); none for a lane.
     on_pool: list[_Whole]
-    #: Per operation of ``start`` laid flat, its place in ``operations``.
+    #: Per operation of the flattened ``start``, its index in ``operations``.
     place: _Whole
 
     @classmethod
     def of(cls, problem: Problem, micro_batches: int, operations: Sequence[Operation]) -> Columns | None:
-        """The columns of ``operations``, or None where anything about them is unusual."""
+        """The columns of ``operations``, or None if anything about them is unusual."""
         total = len(problem.blocks) * micro_batches
         if len(operations) != total or any(dependency.link is not None or dependency.distance < 0
                                            for block in problem.blocks for dependency in block.after):
@@ -79,7 +78,7 @@ class Columns:
                    [rows[here] for here in problem.blocks_on], [rows[here] for here in pools], place)
 
     def rows(self) -> list[list[Operation]]:
-        """Per device, its operations by start; devices that run the same share theirs."""
+        """Per device, its operations by start; devices with the same operations share one list."""
         made: dict[int, list[Operation]] = {}
         for numbers in self.on_device:
             if id(numbers) not in made:
@@ -87,8 +86,8 @@ class Columns:
         return [made[id(numbers)] for numbers in self.on_device]
 
     def keep_rules(self, tolerance: float, amounts: Callable[[int], Amounts] | None, in_turn: bool) -> bool:
-        """Whether it is certain that no rule is broken; ``amounts`` of each device that has a capacity, None to leave
-        memory out."""
+        """Whether no rule is broken for certain; ``amounts`` of each device that has a capacity, None to ignore
+        memory."""
         with np.errstate(all="ignore"):  # beyond what floats hold they compare as Python's do
             return self._keep_rules(tolerance, amounts, in_turn)
 
@@ -118,7 +117,7 @@ class Columns:
         return True
 
     def _memory_holds(self, tolerance: float, amounts: Callable[[int], Amounts]) -> bool:
-        fits: set[object] = set()  # what devices that run the same in the same memory have in common
+        fits: set[object] = set()  # what devices with the same operations and the same memory have in common
         for device, numbers in enumerate(checked(self.on_pool)):
             if self.problem.devices[device].memory is None:
                 continue
@@ -138,10 +137,10 @@ class Columns:
         start, end = self.start.ravel()[numbers], self.end.ravel()[numbers]
         starts = np.append(start, math.inf)
         following = starts[1:]
-        if mixed:  # operations run beside one another: the first start that an end may equal is any other's
+        if mixed:  # operations overlap: any other's start may be the one that an end equals
             later = np.searchsorted(start, start, "right")
             following = starts[np.maximum(np.searchsorted(start, end - tolerance), later)]
-        end = np.where((end - tolerance <= following) & (following < end), following, end)  # equal but for rounding
+        end = np.where((end - tolerance <= following) & (following < end), following, end)  # equal except for rounding
         takes, gives = np.zeros(len(self.problem.blocks), dtype=np.int64), np.zeros(len(self.problem.blocks), np.int64)
         takes[list(taken)], gives[list(given)] = list(taken.values()), list(given.values())
         block = numbers // self.start.shape[1]

@@ -1,12 +1,12 @@
-"""What a schedule file states twice, or in numbers of which one bounds the other: a part of the judge.
+"""Entries of a schedule file that state one thing twice, or bound one another: a part of the judge.
 
-Nothing in the file shows how the other placements, options and sequences were searched. But what is said of them cannot
-contradict the schedule that came out, nor itself:
+Nothing in the file shows how the other placements, options and sequences were searched. But the entries on them cannot
+contradict the resulting schedule, nor each other:
 
-- a schedule that is said to exist (of another placement, another option, at some moment of the search) takes no less
-  than its own lower bound, and no less than the schedule in the file, which was the best;
-- what was chosen is what is in the file;
-- a bound over everything is not above anything that was found, and a number that stands twice is the same twice.
+- a schedule stated to exist (of another placement, another option, at some moment of the search) is no shorter than its
+  own lower bound, and no shorter than the schedule in the file, which was the best;
+- the alternative stated as chosen is the one in the file;
+- a bound over everything is not above any value found, and a number stated twice is the same both times.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from collections.abc import Iterator, Mapping
 from weft.solver.schedule import Schedule
 
 _TOLERANCE = 1e-9
-#: What is called proven is within this share of its bound.
+#: A value called proven is within this share of its bound.
 _PROVEN = 1e-6
 
 
 def contradictions(schedule: Schedule, value: float | None, value_bound: float | None) -> Iterator[tuple[str, str]]:
-    """Entries of ``schedule.solver`` that cannot be true, each with why (after "is"). ``value``: what the schedule's
-    objective comes to, by its operations as far as these show it; ``value_bound``: the lower bound stated of it."""
+    """Entries of ``schedule.solver`` that cannot be true, each with the reason (after "is"). ``value``: the schedule's
+    objective, by its operations as far as these show it; ``value_bound``: the stated lower bound on it."""
     told = _Told(schedule, value, value_bound)
     yield from told.periods()
     yield from told.history()
@@ -42,7 +42,7 @@ class _Told:
         self.is_makespan = self.stated.get("objective", "makespan") == "makespan"
 
     def periods(self) -> Iterator[tuple[str, str]]:
-        """Bounds on every steady state are not above one that was found, and proven is what equals its bound."""
+        """Bounds on every steady state are not above one that was found, and a proven one equals its bound."""
         found, bound = self.stated.get("repetend_period"), self.stated.get("repetend_period_bound")
         if found is None:
             return
@@ -60,7 +60,7 @@ class _Told:
             yield "repetend_proven", "false, but repetend_period_bound equals repetend_period"
 
     def history(self) -> Iterator[tuple[str, str]]:
-        """No moment of the search knew a better schedule than the one that came out, or a bound above it."""
+        """At no moment of the search was a better schedule known than the final one, or a bound above it."""
         for at, best, bound in self.stated.get("history") or () if self.is_makespan else ():
             if self.value is not None and _above(self.value, best):
                 yield "history", (f"a search that had {self._time(best)} after {at:.12g} s, but the schedule takes "
@@ -72,7 +72,8 @@ class _Told:
                 return
 
     def alternatives(self) -> Iterator[tuple[str, str]]:
-        """Each placement's bound is not above what was found of it; none found is better than the one chosen."""
+        """Each placement's bound is not above the value found for it; no value is better than that of the chosen
+        one."""
         entries = self.stated.get("alternatives")
         if not isinstance(entries, list):
             return
@@ -106,8 +107,8 @@ class _Told:
             return
 
     def options(self) -> Iterator[tuple[str, str]]:
-        """Of each choice the option taken is that of ``choices``, and leads to this schedule; no other leads to a
-        better one, and no bound is above what was found."""
+        """The option taken of each choice is that of ``choices``, and leads to this schedule; no other leads to a
+        better one, and no bound is above the value found."""
         entries = self.stated.get("options") or []
         listed = dict.fromkeys(entry["choice"] for entry in entries)
         for choice in {**listed, **self.schedule.choices} if entries else {}:
@@ -136,8 +137,8 @@ class _Told:
             return
 
     def overlap(self) -> Iterator[tuple[str, str]]:
-        """What is found with overlap is this schedule, no worse than without and no better than the bounds; without
-        any taken both are one number."""
+        """The value found with overlap is this schedule's, no worse than without and no better than the bounds; if no
+        overlap is taken, both are one number."""
         told = self.stated.get("overlap")
         if not isinstance(told, Mapping) or "nothing" in told or "not_searched" in told:
             return
@@ -172,7 +173,7 @@ class _Told:
                 return
 
     def sequence(self) -> Iterator[tuple[str, str]]:
-        """The sequence taken is the one that runs."""
+        """The stated sequence is the one that runs."""
         told = self.stated.get("sequence")
         if not isinstance(told, Mapping):
             return
@@ -181,8 +182,8 @@ class _Told:
             yield "sequence", "said to be another than the micro-batches of the schedule"
 
     def counts(self) -> Iterator[tuple[str, str]]:
-        """As many placements are stated as are listed, as many assignments as the options make, and no more of them
-        were searched."""
+        """``placements`` is the number of placements listed, ``assignments`` the number that the options make, and no
+        more of them were searched."""
         entries, number = self.stated.get("alternatives"), self.stated.get("placements")
         if isinstance(entries, list) and number is not None:
             searched = sum(entry["verdict"] != "none" for entry in entries)
@@ -203,7 +204,7 @@ class _Told:
 
 
 def _above(bound: float | None, value: float | None) -> bool:
-    """Whether a lower bound is above what was found."""
+    """Whether a lower bound is above a value that was found."""
     return bound is not None and value is not None and bound > value * (1 + _PROVEN)
 
 

@@ -1,10 +1,10 @@
-"""The judge's rule on memory: what every device holds, and whether there is room for it.
+"""The judge's rule on memory: the level of every device, and whether it fits.
 
-Amounts are added exactly, as the decimal numbers that they are written as. What ends gives back before
-what starts at that time takes.
+Amounts are added exactly, as the decimal numbers that they are written as. An operation that ends gives back before one
+that starts at that time takes.
 
-A device and its lanes are a pool: what all their blocks take and give counts on the device, in the order of time. A
-block that holds several devices of a pool takes, and gives back, what it does on all of them.
+A device and its lanes are a pool: the amounts that all their blocks take and give count on the device, in the order of
+time. A block that runs on several devices of a pool takes and gives back its amounts on each of them.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from weft.solver.schedule import Operation
 
 
 def check_memory(case: JudgedCase) -> Iterator[str]:
-    """One sentence for each device that holds more than its memory."""
+    """One sentence for each device whose level exceeds its memory."""
     problem = case.problem
-    fits: set[object] = set()  # what devices that run the same in the same memory have in common
+    fits: set[object] = set()  # what devices with the same operations and the same memory have in common
     for device in checked(range(len(case.rows))):
         capacity = problem.devices[device].memory
         if capacity is None:
@@ -57,8 +57,9 @@ def check_memory(case: JudgedCase) -> Iterator[str]:
 
 
 def levels_on(case: JudgedCase, device: int, capacity: Number) -> tuple[int, Iterator[tuple[int, bool, int]]]:
-    """``(level, is start, place in row)`` of every change on ``device``, in units of which so many are one of the
-    problem's, ``capacity`` a whole number of them. The row is that of its pool, by start; a lane has none."""
+    """``(level, is start, place in row)`` of every change on ``device``, in a unit in which ``capacity`` and all
+    amounts are whole numbers; first, how many of this unit are one of the problem's. The row is its pool's, by start;
+    that of a lane is empty."""
     unit, taken, given = _scaled(case.problem, device, capacity)
     row, events = _pool_row(case, device), _pool_events if case.problem.lanes_of[device] else _events
 
@@ -71,7 +72,7 @@ def levels_on(case: JudgedCase, device: int, capacity: Number) -> tuple[int, Ite
 
 
 def _scaled(problem: Problem, device: int, capacity: Number) -> tuple[int, dict[int, int], dict[int, int]]:
-    """The unit of :func:`levels_on`, and what each block on ``device`` takes and gives back in it."""
+    """The unit of :func:`levels_on`, and the amounts that each block on ``device`` takes and gives back in it."""
     here = {i: _amounts(problem, i, places) for i, places in problem.pool_places[device].items()}
     # One common denominator makes whole numbers of all amounts: exact, and fast to add.
     unit = math.lcm(_exact(capacity).denominator, *(amount.denominator for both in here.values() for amount in both))
@@ -80,8 +81,8 @@ def _scaled(problem: Problem, device: int, capacity: Number) -> tuple[int, dict[
 
 
 def hang_on_times(problem: Problem, device: int) -> bool:
-    """Whether what ``device``, which is no lane, holds hangs on when blocks run, not on the order on each device alone:
-    its memory is limited, and no single one of it and its lanes runs all that takes or gives."""
+    """Whether the level of ``device``, which is not a lane, hangs on when blocks run, not only on the order on each
+    device: its memory is limited, and no single one of it and its lanes runs every block that takes or gives."""
     if problem.devices[device].memory is None or not problem.lanes_of[device]:
         return False
     changing = [problem.blocks[i] for i, places in problem.pool_places[device].items()
@@ -90,8 +91,8 @@ def hang_on_times(problem: Problem, device: int) -> bool:
 
 
 def scaled_room(problem: Problem, device: int) -> Amounts:
-    """The capacity of ``device``, which has one, and what its pool's blocks take and give back, in its own whole
-    numbers."""
+    """The capacity of ``device``, which has one, and the amounts that its pool's blocks take and give back, in a unit
+    of its own that makes all whole numbers."""
     capacity = problem.devices[device].memory
     assert capacity is not None
     unit, taken, given = _scaled(problem, device, capacity)
@@ -99,7 +100,7 @@ def scaled_room(problem: Problem, device: int) -> Amounts:
 
 
 def _pool_row(case: JudgedCase, device: int) -> list[Operation]:
-    """What counts on the memory of ``device``, by start: its row, and where it has lanes theirs among it."""
+    """The operations that count on the memory of ``device``, by start: its row, merged with those of its lanes."""
     pool = case.problem.pool_places[device]
     if not pool:
         return []
@@ -111,7 +112,7 @@ def _pool_row(case: JudgedCase, device: int) -> list[Operation]:
 
 
 def _lane(case: JudgedCase, operation: Operation, device: int) -> str:
-    """The end of ``operation``'s name where it runs on lanes of ``device`` alone."""
+    """The suffix to ``operation``'s name if it runs only on lanes of ``device``."""
     devices = case.problem.blocks[operation.block].devices
     if device in devices:
         return ""
@@ -120,20 +121,20 @@ def _lane(case: JudgedCase, operation: Operation, device: int) -> str:
 
 
 def _events(row: list[Operation], tolerance: float) -> list[tuple[float, bool, int]]:
-    """``(time, is start, place in row)`` in the order in which memory changes hands: at one time, ends first."""
+    """``(time, is start, place in row)`` in the order in which memory changes: at one time, ends first."""
     events = [(operation.start, True, place) for place, operation in enumerate(row)]
     for place, operation in enumerate(row):
         end = operation.end
         following = row[place + 1].start if place + 1 < len(row) else math.inf
-        if end - tolerance <= following < end:  # equal but for rounding
+        if end - tolerance <= following < end:  # equal except for rounding
             end = following
         events.append((end, False, place))
     return sorted(events)
 
 
 def _pool_events(row: list[Operation], tolerance: float) -> list[tuple[float, bool, int]]:
-    """As :func:`_events`, of operations that may run beside one another: an end that equals the start of any other but
-    for rounding is at that start, the first of them where there are several."""
+    """Like :func:`_events`, for operations that may overlap: an end that equals another start except for rounding is
+    moved to that start, the first if there are several."""
     starts = [operation.start for operation in row]
     events = [(start, True, place) for place, start in enumerate(starts)]
     for place, operation in enumerate(row):
@@ -146,7 +147,7 @@ def _pool_events(row: list[Operation], tolerance: float) -> list[tuple[float, bo
 
 
 def _amounts(problem: Problem, block: int, places: Iterable[int]) -> tuple[Fraction, Fraction]:
-    """What a block takes at its start and gives back at its end, on the devices that stand at ``places`` of its
+    """The amounts that a block takes at its start and gives back at its end, on the devices at ``places`` of its
     list."""
     taken = given = Fraction(0)
     for place in places:

@@ -1,4 +1,4 @@
-"""The judge's rules on order: devices and lanes, waits, links, the turn of micro-batches, and that all are there."""
+"""The judge's rules on order: devices and lanes, waits, links, the turn of micro-batches, and completeness."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weft.solver.problem import Number
 
 
 def check_times(case: JudgedCase) -> Iterator[str]:
-    """Every operation lasts as long as its block, none starts before 0, and the first one there."""
+    """Every operation lasts as long as its block, none starts before 0, and the first one starts at 0."""
     for operation in checked(case.operations, 4096):
         lasts = case.problem.blocks[operation.block].duration
         if operation.start < -case.tolerance:
@@ -38,7 +38,7 @@ def check_devices(case: JudgedCase) -> Iterator[str]:
 
 
 def check_dependencies(case: JudgedCase) -> Iterator[str]:
-    """A block starts after those it waits for without a link."""
+    """A block starts after the blocks it waits for without a link."""
     problem = case.problem
     for consumer, block in enumerate(checked(problem.blocks, 16)):
         for dependency in block.after:
@@ -55,7 +55,7 @@ def check_dependencies(case: JudgedCase) -> Iterator[str]:
 
 
 def check_links(case: JudgedCase) -> Iterator[str]:
-    """A link carries one transfer at a time, in the order in which their producers run (several of one producer in file
+    """A link carries one transfer at a time, in the order in which the producers run (several of one producer in file
     order), and a block starts after its transfers."""
     # (start, end, block, micro-batch) of the producer, place in the file, consumer, consumer's micro-batch, length
     transfers: dict[str, list[tuple[float, float, int, int, int, int, int, Number]]] = {}
@@ -90,7 +90,7 @@ def check_turns(case: JudgedCase) -> Iterator[str]:
 
 
 def check_all(case: JudgedCase, *, capacities: bool, in_turn: bool) -> Iterator[str]:
-    """All rules but those on what a schedule says of itself."""
+    """All rules except those on the schedule's statements about itself."""
     for check in (check_times, check_completeness, check_devices, check_dependencies, check_links,
                   *((check_turns,) if in_turn else ()), *((check_memory,) if capacities else ())):
         yield from check(case)

@@ -1,12 +1,12 @@
-"""The steady state that a schedule says it has, derived from its operations: a part of the judge.
+"""The steady state that a schedule states, derived from its operations: a part of the judge.
 
-Nothing of what makes schedules is used here (:mod:`weft.solver.judge`). In the row of every device are looked for the
-*stretches* that can be one period: each block ``q`` times, and ``count`` times over, ``q`` micro-batches further each
-time. A stretch that repeats for ever says which instance follows which on its device and on the links that begin
+No code that makes schedules is used here (:mod:`weft.solver.judge`). The row of every device is searched for the
+*stretches* that can be one period: each block ``q`` times, repeated ``count`` times, ``q`` micro-batches further each
+time. A stretch that repeats forever determines which instance follows which on its device and on the links that begin
 there. With the dependencies these are waits, "the target starts no sooner than weight after the source, whose instance
-is height periods earlier", and no period is shorter than weight / height of any circle of waits; the greatest of these
-is the period (Reiter, "Scheduling parallel computations", 1968). It is looked for from below: longest paths over the
-waits less height x period, from the times in the schedule on, until no circle is left that makes them grow.
+is height periods earlier", and no period is shorter than weight / height of any cycle of waits; the greatest of these
+is the period (Reiter, "Scheduling parallel computations", 1968). It is searched for from below: longest paths over the
+waits less height x period, from the times in the schedule on, until no cycle is left that makes them grow.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Whole: TypeAlias = npt.NDArray[np.int64]
 #: One period of a device: ``(block, micro-batch)`` in the order in which they run.
 Ring: TypeAlias = tuple[tuple[int, int], ...]
 
-#: More stretches that differ are not told apart: what is said of them stays open.
+#: With more different stretches than this, the statements on them stay open.
 _MOST_RINGS = 16
 #: Longest paths that grow by less than this share of a period are rounding.
 _NOISE = 1e-12
@@ -34,7 +34,7 @@ _NOISE = 1e-12
 
 @dataclass(frozen=True)
 class Stretches:
-    """Where one device's row can begin the ``count`` periods that are stated, by rising place.
+    """Where one device's row can begin the stated ``count`` periods, by rising place.
 
     ``begins`` are places in the row, ``repeats`` how many periods follow one another from there on, ``tops`` the
     largest turn (micro-batch // q) in the first of them. ``most`` is the largest number of periods from any place.
@@ -50,11 +50,11 @@ class Stretches:
     same: npt.NDArray[np.bool_]
 
     def rings(self, first: int) -> list[Ring] | None:
-        """The different orders that a period of number ``first`` may have; None if they are too many."""
+        """The different orders that a period of number ``first`` may have; None if there are too many."""
         found: dict[frozenset[tuple[int, int, int, int, int]], Ring] = {}
         before = -2
         for begin in self.begins[self.tops <= first].tolist():
-            # One place further in the same repeats is the same order, begun elsewhere.
+            # One place further with the same number of repeats is the same order, begun elsewhere.
             if begin != before + 1 or not self.same[before]:
                 ring = tuple((o.block, o.micro_batch) for o in self.row[begin:begin + self.length])
                 found.setdefault(_followers(ring, self.q), ring)
@@ -64,7 +64,7 @@ class Stretches:
         return list(found.values())
 
     def longest(self, first: int) -> tuple[int, int]:
-        """The most periods from a place of at most turn ``first`` on, and from one of exactly that; 0 for none."""
+        """The most periods from a place of turn ``first`` or less, and from one of exactly that turn; 0 for none."""
         at_most, exactly = self.repeats[self.tops <= first], self.repeats[self.tops == first]
         return int(at_most.max(initial=0)), int(exactly.max(initial=0))
 
@@ -85,7 +85,7 @@ def stretches(row: Sequence[Operation], blocks: int, q: int, count: int) -> Stre
     breaks = np.where(same, size, np.arange(size))
     run = np.minimum.accumulate(breaks[::-1])[::-1] - np.arange(size)
 
-    # No block stands there more than q times, so each stands there q times: the q-th next of each is further on.
+    # No block occurs there more than q times, so each occurs q times: the q-th next of each is further on.
     by_block = np.argsort(block, kind="stable")
     following = np.full(size, size, dtype=np.int64)
     again = block[by_block[q:]] == block[by_block[:-q]]
@@ -111,7 +111,7 @@ def _sliding_maximum(values: _Whole, width: int) -> _Whole:
 
 
 def _followers(ring: Ring, q: int) -> frozenset[tuple[int, int, int, int, int]]:
-    """Which instance follows which, the same wherever on the ring one begins."""
+    """Which instance follows which: the same from any place on the ring."""
     return frozenset((i, m % q, j, n % q, n // q - m // q) for (i, m), (j, n) in _neighbours(ring, q))
 
 
@@ -127,8 +127,8 @@ def _neighbours(ring: Ring, q: int) -> Iterable[tuple[tuple[int, int], tuple[int
 class RingWaits:
     """``start[target] >= start[source] + weight - height x period``, an entry each; sorted by target.
 
-    Every node is some wait's target. ``guess`` is a start for each node in the period of turn 0, but for whole periods:
-    ``turn`` says how many these are.
+    Every node is the target of some wait. ``guess`` is a start for each node in the period of turn 0, except for whole
+    periods: ``turn`` is the number of these.
     """
 
     source: _Whole
@@ -141,10 +141,10 @@ class RingWaits:
 
 
 def waits_of(problem: Problem, rings: Sequence[Ring], q: int, starts: dict[tuple[int, int], float]) -> RingWaits:
-    """What waits for what, when every device repeats its ring of ``q`` micro-batches for ever.
+    """The waits if every device repeats its ring of ``q`` micro-batches forever.
 
-    ``rings`` has one for each device, empty where nothing runs there; ``starts`` the time of every operation that is in
-    one.
+    ``rings`` has one for each device, empty for a device without blocks; ``starts`` has the time of every operation of
+    a ring.
     """
     blocks = problem.blocks
     source: list[int] = []
@@ -182,7 +182,7 @@ def waits_of(problem: Problem, rings: Sequence[Ring], q: int, starts: dict[tuple
                 sent.setdefault(dependency.link, []).append((producer, transfer, lag))
     sources = {link.name: link.source for link in problem.links}
     for link, transfers in sent.items():
-        # One at a time, in the order in which their producers run on the link's source, several of one in file order.
+        # One at a time, in the order of their producers on the link's source, several of one producer in file order.
         ring = rings[sources[link]]
         by_producer: dict[int, list[tuple[int, Number]]] = {}
         for producer, transfer, lag in transfers:
@@ -198,9 +198,9 @@ def waits_of(problem: Problem, rings: Sequence[Ring], q: int, starts: dict[tuple
 
 
 def greatest_ratio(waits: RingWaits, least: float) -> float | None:
-    """The greatest weight / height of a circle of waits: the period; ``least`` where none is above it.
+    """The greatest weight / height of a cycle of waits: the period; ``least`` if none is above it.
 
-    None if the waits contradict each other whatever the period: a circle of no height.
+    None if the waits contradict each other for every period: a cycle of height zero.
     """
     period = least
     while (circle := _growing_circle(waits, period)) is not None:
@@ -215,10 +215,10 @@ def greatest_ratio(waits: RingWaits, least: float) -> float | None:
 
 
 def _growing_circle(waits: RingWaits, period: float) -> list[int] | None:
-    """A circle of waits (places in ``waits``) that is too long for ``period``, or None.
+    """A cycle of waits (places in ``waits``) that is too long for ``period``, or None.
 
-    Longest paths by rounds over all waits at once. As long as a circle grows, so does the path along it, and it shows
-    among the waits by which nodes were reached last.
+    Longest paths by rounds over all waits at once. As long as a cycle grows, so does the path along it, and the cycle
+    appears among the waits by which nodes were reached last.
     """
     weight = waits.weight - waits.height * period
     start = waits.guess - waits.turn * period
@@ -246,7 +246,7 @@ def _growing_circle(waits: RingWaits, period: float) -> list[int] | None:
 
 
 def _circle(waits: RingWaits, reached: _Whole) -> list[int] | None:
-    """A circle among the waits by which nodes were reached, if there is one."""
+    """A cycle among the waits by which nodes were reached, if there is one."""
     came_from = [int(waits.source[place]) if place >= 0 else -1 for place in reached.tolist()]
     seen = [0] * len(came_from)
     for begin in range(len(came_from)):
@@ -268,5 +268,5 @@ def _sum(one: Number, other: Number) -> Fraction:
 
 
 def _exact(value: Number) -> Fraction:
-    """The decimal number that was written: 0.1 is one tenth."""
+    """The decimal number as written: 0.1 is one tenth."""
     return Fraction(value) if isinstance(value, int) else Fraction(repr(float(value)))

@@ -1,14 +1,13 @@
 """The span of a schedule: how soon its devices can begin the next step. A part of the judge.
 
-A device may begin the next step as soon as it has ended this one, whatever the others still do; and if every device
-begins its next step a time T after this one, all that waits for another device's work of the same step finds it as
-before. So steps can follow each other every T exactly if no device, and no link, is busy with one step for longer than
-that: from the start of its first operation (transfer) to the end of its last. The largest of these times is the span.
-Where what a device and its lanes hold hangs on when their
-blocks run (:func:`~weft.solver.judge.memory_rule.hang_on_times`), the next step's blocks on one of them could take what
-this step's on another still hold: these count as one device, busy from the first start on any to the last end.
-When a transfer takes place is not written down: of all times that serve its consumers, those that keep the link for the
-shortest time count.
+A device may begin the next step as soon as it has ended this one, regardless of the others; and if every device begins
+its next step a time T after this one, every wait for another device's work in the same step is satisfied as before. So
+steps can follow each other every T exactly if no device, and no link, is busy with one step for longer than that: from
+the start of its first operation (transfer) to the end of its last. The largest of these times is the span. If the level
+of a device and its lanes hangs on when their blocks run (:func:`~weft.solver.judge.memory_rule.hang_on_times`), the
+next step's blocks on one of them could take memory that this step's blocks on another have yet to give back: these
+count as one device, busy from the first start on any to the last end. The time of a transfer is not in the file: of all
+times that serve its consumers, those that keep the link busy for the shortest time count.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def span_of(schedule: Schedule) -> tuple[float, str]:
 
 
 def least_span(schedule: Schedule) -> float:
-    """No schedule of the problem has a smaller span, by the work of its busiest device or link alone."""
+    """A lower bound on the span of every schedule of the problem: the work of its busiest device or link."""
     problem, n = schedule.problem, schedule.micro_batches
     work = [0.0] * len(problem.devices)
     carried = {link.name: 0.0 for link in problem.links}
@@ -50,11 +49,12 @@ def least_span(schedule: Schedule) -> float:
 
 
 def _links(schedule: Schedule) -> Iterator[tuple[str, float]]:
-    """Per link that carries anything, from the begin of its first transfer to the end of its last, at the least."""
+    """Per link with transfers, a lower bound on the time from the begin of its first transfer to the end of its
+    last."""
     problem = schedule.problem
     at = {(o.block, o.micro_batch): o for o in schedule.operations}
     for link in problem.links:
-        queue = []  # what sorts transfers (as their producers run), their length, and by when they must be over
+        queue = []  # the sort keys of transfers (in producers' order), their length, and their latest end
         for consumer, block in enumerate(problem.blocks):
             for place, dependency in enumerate(block.after):
                 if dependency.link != link.name:
@@ -67,7 +67,7 @@ def _links(schedule: Schedule) -> Iterator[tuple[str, float]]:
         if not queue:
             continue
         queue.sort()
-        begin = math.inf  # the latest that the first may begin, so that all are over in time
+        begin = math.inf  # the latest begin of the first transfer with which all end in time
         for _, length, due in reversed(queue):
             begin = min(begin, due) - length
         free = begin

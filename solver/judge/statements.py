@@ -1,23 +1,23 @@
-"""What a schedule says of itself, held against its operations: a part of the judge (:mod:`weft.solver.judge`).
+"""A schedule's statements about itself, checked against its operations: a part of the judge (:mod:`weft.solver.judge`).
 
-Every statement is *verified*, *false*, or *open*: nothing here can tell. Verified means that no other value would be
-true of these operations; a bound is verified where a simple argument of its own gives the same.
+Every statement is *verified*, *false*, or *open*: not decidable here. Verified means that no other value would be true
+of these operations; a bound is verified if a simple independent argument gives the same.
 
 - *makespan_bound* is not above the makespan, *period_bound* not above the period.
 - *repetend*: in each device's row there are ``count`` consecutive stretches, each with every block of that device q
   times, and each the same as the one before with micro-batch numbers q higher. ``first`` is the number of the first:
-  the micro-batches that are furthest in it are number ``first`` (times q); where on a row it begins differs from device
-  to device. It stays open where several numbers would do, ``count`` where more stretches follow one another,
-  ``micro_batches`` where fewer repeat as well, and all three where one stretch is all there is.
-- *period* is what the repetend takes per micro-batch if it goes on for ever with every block as early as it can
+  the micro-batches that are furthest in it are number ``first`` (times q); its begin on a row differs from device to
+  device. It stays open if several numbers would do, ``count`` if more stretches follow one another, ``micro_batches``
+  if fewer repeat as well, and all three if there is only one stretch.
+- *period* is the time per micro-batch of the repetend repeated forever with every block as early as possible
   (:mod:`weft.solver.judge.ring_waits`), or the one interval at which each block starts throughout the schedule: some
-  are made to wait. Where lanes share a memory and what they hold hangs on when they run, the former is no more than a
-  bound, as blocks may have to wait for room; the latter is what verifies it then.
-  Without a repetend it is the one interval at which blocks start in the middle third of the
-  makespan; it stays open where there is none.
+  blocks are made to wait. If lanes share a memory and its level hangs on when they run, the former is only a bound, as
+  blocks may have to wait for room; then only the latter verifies the period.
+  Without a repetend it is the one interval at which blocks start in the middle third of the makespan; it stays open
+  if there is none.
 
-Of a schedule in rounds (:mod:`weft.solver.wide.run`) all of this is said of rounds: a period and a repetend are of
-the plain problem whose micro-batches they are.
+For a schedule in rounds (:mod:`weft.solver.wide.run`) all of this is about rounds: a period and a repetend are of the
+plain problem whose micro-batches are the rounds.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MOST_COMBINATIONS = 16
 
 @dataclass
 class StatementVerdict:
-    """What became of statements: ``false`` holds a sentence each, ``verified`` names, ``open`` names and reasons."""
+    """The verdict on statements: ``false`` has a sentence each, ``verified`` names, ``open`` names and reasons."""
 
     false: list[str] = field(default_factory=list)
     verified: list[str] = field(default_factory=list)
@@ -53,8 +53,8 @@ def judge_statements(schedule: Schedule, rows: Sequence[Sequence[Operation]], ma
                      tolerance: float) -> StatementVerdict:
     """The verdict on the bounds, the period and the repetend of ``schedule``.
 
-    ``rows`` are every device's operations by start, of no matter without a period and a repetend; ``tolerance`` is how
-    far times may be apart that are equal.
+    ``rows`` are every device's operations by start, ignored without a period and a repetend; ``tolerance`` is the
+    difference at which times still count as equal.
     """
     return _Statements(schedule, rows, makespan, tolerance).judge()
 
@@ -65,7 +65,7 @@ class _Statements:
         self.schedule, self.problem = schedule, schedule.problem
         self.rows, self.makespan, self.tolerance = rows, makespan, tolerance
         self.verdict = StatementVerdict()
-        #: What a period advances, one and several of them.
+        #: The unit that a period advances by, singular and plural.
         self.each, self.all = ("micro-batch", "micro-batches") if schedule.rounds is None else ("round", "rounds")
 
     def judge(self) -> StatementVerdict:
@@ -100,7 +100,7 @@ class _Statements:
     # -- the repetend ------------------------------------------------------------------------------------------------
 
     def _repetend(self, repetend: Repetend) -> Sequence[Sequence[Ring]] | None:
-        """Per device the orders that a period may have, or None where the repetend is false or too much is open."""
+        """Per device the orders that a period may have, or None if the repetend is false or too much is open."""
         verdict = self.verdict
         first, count, q = repetend.first, repetend.count, repetend.micro_batches
         for label, value, least in (("first", first, 0), ("count", count, 1), ("micro_batches", q, 1)):
@@ -127,7 +127,7 @@ class _Statements:
         return None if any(options is None for options in rings) else [options or [] for options in rings]
 
     def _allowed(self, busy: Sequence[Stretches]) -> set[int]:
-        """What ``first`` may be: no device begins later, and one with just that."""
+        """The values that ``first`` may have: no device begins later, and one begins with exactly that."""
         least = max(int(entry.tops.min()) for entry in busy)
         return {top for entry in busy for top in set(entry.tops.tolist()) if top >= least}
 
@@ -207,8 +207,8 @@ class _Statements:
             self._waiting_period(period, periods[0], q, starts)
 
     def _period_in_time(self, period: float, shortest: float, q: int, starts: Mapping[tuple[int, int], float]) -> None:
-        """A period where memory hangs on times: none is below what the order needs, and how much above is right shows
-        only where all blocks keep it."""
+        """A period where memory hangs on times: none is below what the order needs, and the right amount above it is
+        known only if all blocks keep it."""
         later = [starts[i, m + q] - start for (i, m), start in starts.items() if (i, m + q) in starts]
         if period < shortest * (1 - _PERIOD_TOLERANCE):
             self.verdict.false.append(self._false_period(period, shortest))
@@ -261,8 +261,8 @@ class _Statements:
 
 
 def _least_makespan(problem: Problem, micro_batches: int) -> float:
-    """No schedule is shorter: a device or link works for every micro-batch, after the shortest way to its first block
-    and before the shortest from its last; and a chain of blocks runs one after another."""
+    """A lower bound on the makespan: a device or link works for every micro-batch, after the shortest way to its first
+    block and before the shortest from its last; and a chain of blocks runs one after another."""
     before, after = _chains(problem)
     least = max(head + block.duration + tail for head, block, tail in zip(before, problem.blocks, after, strict=True))
     for here in _on_device(problem):

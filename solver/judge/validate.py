@@ -1,24 +1,24 @@
 """The judge: is a :class:`~weft.solver.schedule.Schedule` a feasible schedule of its problem?
 
-Every rule is checked from the bare list of operations. Nothing of what makes schedules is used here (not the timing,
-not what a schedule derives about itself), so that a mistake there cannot hide behind the same mistake here.
+Every rule is checked from the bare list of operations. No code that makes schedules is used here (no timing, no derived
+property of a schedule), so that a mistake there cannot hide behind the same mistake here.
 
 The rules:
 
-- every block of every micro-batch 0 .. N-1 stands there once, lasts as long as its block, and the first starts at 0;
-- a device runs one block at a time; a block on several devices holds all of them from start to end;
+- every block of every micro-batch 0 .. N-1 occurs once, lasts as long as its block, and the first starts at 0;
+- a device runs one block at a time; a block on several devices occupies all of them from start to end;
 - a block starts after the blocks it waits for, and after their transfers. Transfers on a link run one at a time, in the
   order in which their producers run on the link's source device (several of one producer in file order), each as soon
   as its producer has ended and the link is free;
-- at no time does a device hold more than its memory. What ends gives back before what starts at that time takes.
-  Amounts are added exactly, as the decimal numbers they are written as: 0.1 + 0.2 fits into 0.3;
+- at no time does the level of a device exceed its memory. An operation that ends gives back before one that starts at
+  that time takes. Amounts are added exactly, as the decimal numbers they are written as: 0.1 + 0.2 fits into 0.3;
 - per block, micro-batch m starts before m + 1 (unless ``in_turn=False``);
-- what the schedule says of itself (bounds, period, repetend) is true, as far as :mod:`weft.solver.judge.statements`
-  can tell.
+- the schedule's statements about itself (bounds, period, repetend) are true, as far as
+  :mod:`weft.solver.judge.statements` can decide.
 
 A schedule in rounds is judged in terms of its jobs, classes and micro-batches (:mod:`weft.solver.judge.wide_rules`),
-and, where nothing is found there, as a schedule of the plain problem of rounds as well. That the problem is the one of
-the options taken is for :mod:`weft.solver.judge.choice_rules`, as the other options are no part of a schedule.
+and, if no fault is found there, also as a schedule of the plain problem of rounds. Whether the problem is the one of
+the options taken is for :mod:`weft.solver.judge.choice_rules`, as the other options are not part of a schedule.
 
 Times are compared with a tolerance of 1e-9 of the makespan (or of the work and transfers one after another, if that
 is less: idle time must not buy tolerance).
@@ -40,13 +40,13 @@ from weft.solver.judge.order_rules import check_all
 from weft.solver.judge.statements import StatementVerdict, judge_statements
 from weft.solver.schedule import Schedule
 
-#: From so many operations on it is told at once, where it is so, that no rule is broken
+#: From this many operations on, the absence of faults is checked for all of them at once, if possible
 #: (:mod:`weft.solver.judge.columns`).
 _MANY = 4096
 
 
 class InvalidSchedule(ValueError):
-    """A schedule that breaks a rule; ``violations`` holds one sentence for each breach found."""
+    """A schedule that breaks a rule; ``violations`` has one sentence for each breach found."""
 
     def __init__(self, violations: Sequence[str]) -> None:
         super().__init__("\n".join(violations))
@@ -56,9 +56,9 @@ class InvalidSchedule(ValueError):
 def validate(schedule: Schedule, *, capacities: bool = True, in_turn: bool = True) -> None:
     """Raise :class:`InvalidSchedule` unless ``schedule`` keeps every rule.
 
-    ``capacities=False`` leaves out the devices' memory: what a schedule needs, rather than whether it fits.
+    ``capacities=False`` leaves out the devices' memory: to judge what a schedule needs, not whether it fits.
     ``in_turn=False`` leaves out that a block runs micro-batch m before m + 1: bounds and steady states rest on it, but
-    other tools' schedules may run backwards last in, first out. Those of one round keep their turn in any case.
+    other tools' schedules may run backwards last in, first out. Schedules of one round keep their turn in any case.
     """
     found = violations(schedule, capacities=capacities, in_turn=in_turn)
     if found:
@@ -66,7 +66,7 @@ def validate(schedule: Schedule, *, capacities: bool = True, in_turn: bool = Tru
 
 
 def violations(schedule: Schedule, *, capacities: bool = True, in_turn: bool = True, limit: int = 20) -> list[str]:
-    """What is wrong with ``schedule``, at most ``limit`` sentences; empty if nothing is.
+    """The faults of ``schedule``, at most ``limit`` sentences; empty if there are none.
 
     Each names the block, micro-batch, device, time and amount at fault, in the problem's units. Arguments are those of
     :func:`validate`.
@@ -75,8 +75,8 @@ def violations(schedule: Schedule, *, capacities: bool = True, in_turn: bool = T
 
 
 def statements(schedule: Schedule) -> StatementVerdict:
-    """Which of the bounds, period and repetend of ``schedule`` are verified, false or open; none of them where it has
-    no micro-batches."""
+    """Which of the bounds, period and repetend of ``schedule`` are verified, false or open; all lists are empty if it
+    has no micro-batches."""
     n = schedule.micro_batches
     if not isinstance(n, int) or n < 1:
         return StatementVerdict()
@@ -85,7 +85,7 @@ def statements(schedule: Schedule) -> StatementVerdict:
 
 
 def peaks(schedule: Schedule) -> list[Fraction]:
-    """Per device the most that it holds at any time, exactly, in the problem's memory unit; at least 0."""
+    """Per device its highest level at any time, exactly, in the problem's memory unit; at least 0."""
     case = JudgedCase.of(schedule)
     found = []
     for device in range(len(case.rows)):
@@ -106,7 +106,7 @@ def _violations(schedule: Schedule, capacities: bool, in_turn: bool) -> Iterator
         for fault in wide_violations(schedule, capacities=capacities, in_turn=in_turn):
             broken = True
             yield fault
-        if broken:  # the same in rounds would be said twice
+        if broken:  # the same fault in rounds would be reported twice
             return
     where = "" if schedule.rounds is None else "in rounds: "
     yield from (where + fault for fault in _plain_violations(schedule, capacities, in_turn))
@@ -133,7 +133,7 @@ def _plain_violations(schedule: Schedule, capacities: bool, in_turn: bool) -> It
 
 
 def _check_operations(schedule: Schedule, case: JudgedCase) -> Iterator[str]:
-    """Those that make no sense by themselves."""
+    """The operations that are not well-formed."""
     blocks, n = case.problem.blocks, case.micro_batches
     for operation in checked(schedule.operations, 4096):
         block, m, start, end = operation

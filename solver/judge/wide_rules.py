@@ -1,18 +1,18 @@
-"""A schedule in rounds, judged as what it is a schedule of: micro-batches of jobs, each of its class.
+"""A schedule in rounds, judged as a schedule of the wide problem: micro-batches of jobs, each of its class.
 
 A schedule with jobs or classes is written down as one of a plain problem whose micro-batches are rounds
-(:mod:`weft.solver.wide.run`). The judge holds it against the wide problem itself. A round holds p micro-batches of a
-job, so copy c of a block in round r stands for its micro-batch r p + c: which copy a block of the plain problem is, its
-name claims (the block's own name, and from two a round on a mark of stars and the copy's number). From there on rounds
-play no part. Every micro-batch's block is taken as a block of its own, with what its class costs; it waits for the
-micro-batches that its waits name, each transfer as long as the class of the one waited for makes it. The rules are
-those of :mod:`weft.solver.judge.validate`:
+(:mod:`weft.solver.wide.run`). The judge compares it with the wide problem itself. A round has p micro-batches of a job,
+so copy c of a block in round r stands for its micro-batch r p + c. The name of a block of the plain problem states
+which copy it is (the block's own name, and from two a round on a mark of stars and the copy's number). From there on
+rounds play no part. Every micro-batch's block becomes a block of its own, with the costs of its class; it waits for the
+micro-batches that its waits name, each transfer with the length for the class of its source. The rules are those of
+:mod:`weft.solver.judge.validate`:
 
-- every block of every micro-batch 0 .. N-1 of its job stands there once and lasts what its class costs;
-- devices, lanes and links carry one at a time; memory holds with the amounts of the classes, added exactly;
+- every block of every micro-batch 0 .. N-1 of its job occurs once and lasts as long as its class requires;
+- devices, lanes and links carry one at a time; memory suffices with the amounts of the classes, added exactly;
 - micro-batch m of a block starts before m + 1.
 
-That the plain problem is the one of the rounds is checked too: bounds and periods are stated of it.
+Whether the plain problem is that of the rounds is checked too: bounds and periods are stated of it.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from weft.solver.wide.block import WideBlock
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Run
 
-#: Behind a block's name: which copy of it a block of the plain problem is.
+#: The suffix of a block's name that says which copy a block of the plain problem is.
 _COPY = re.compile(r"\*+(\d+)")
 
 
 def wide_violations(schedule: Schedule, *, capacities: bool = True, in_turn: bool = True) -> Iterator[str]:
-    """What is wrong with ``schedule``, which has rounds, in terms of its jobs, classes and micro-batches."""
+    """The faults of ``schedule``, which has rounds, in terms of its jobs, classes and micro-batches."""
     assert schedule.rounds is not None
     wide, run = schedule.rounds.wide, schedule.rounds.run
     faults = [*_check_run(schedule, wide, run)] or [*_check_plain(schedule.problem, wide, run)]
-    if faults:  # what operations stand for is not certain
+    if faults:  # the meaning of operations is not certain
         yield from faults
         return
     yield from _check_operations(schedule, wide, run)
@@ -84,7 +84,7 @@ def _check_run(schedule: Schedule, wide: WideProblem, run: Run) -> Iterator[str]
 
 
 def _meanings(problem: Problem, wide: WideProblem, run: Run) -> dict[int, tuple[int, int]]:
-    """Per block of the plain problem the wide block, and which copy of it, that its name says it is."""
+    """Per block of the plain problem, the wide block and the copy that its name states."""
     singles = {block.name: i for i, block in enumerate(wide.blocks) if _share(run, block) == 1}
     several = {block.name: i for i, block in enumerate(wide.blocks) if _share(run, block) > 1}
     found: dict[int, tuple[int, int]] = {}
@@ -105,7 +105,7 @@ def _is_mark(mark: str, wide: WideProblem) -> bool:
 
 
 def _check_plain(problem: Problem, wide: WideProblem, run: Run) -> Iterator[str]:
-    """Whether ``problem`` is ``wide`` in rounds: its blocks are the copies, and wait for what these wait for."""
+    """Whether ``problem`` is ``wide`` in rounds: its blocks are the copies, with the waits of the originals."""
     if (problem.devices, problem.links, problem.time_unit, problem.memory_unit) != (
             wide.devices, wide.links, wide.time_unit, wide.memory_unit):
         yield "the problem of the rounds has other devices, links or units than the problem with jobs and classes"
@@ -143,7 +143,7 @@ def _check_copy(problem: Problem, number: int, wide: WideProblem, run: Run, plac
                    f"and what it stands for has {shown(getattr(expected, label))}")
     waits: Counter[tuple[int, int, Number, str | None]] = Counter()
     for wait in block.after:
-        # Some round so late that what is waited for is a micro-batch of the run, if that is long enough.
+        # A round late enough that the producer is a micro-batch of the run, if that is long enough.
         late = (wait.distance + 1) * share + c
         source = late - wait.distance
         waits[numbers[of_name[wait.block], source % share], late // share - source // share,
@@ -158,7 +158,7 @@ def _check_copy(problem: Problem, number: int, wide: WideProblem, run: Run, plac
 
 
 def _check_operations(schedule: Schedule, wide: WideProblem, run: Run) -> Iterator[str]:
-    """Those that make no sense by themselves."""
+    """The operations that are not well-formed."""
     meaning = _meanings(schedule.problem, wide, run)
     for block, m, start, end in checked(schedule.operations, 4096):
         if not isinstance(block, int) or block not in meaning:
@@ -190,7 +190,7 @@ class _WideCase(JudgedCase):
 
     @classmethod
     def of_run(cls, schedule: Schedule, wide: WideProblem, run: Run) -> _WideCase:
-        """The case of ``schedule``: of its operations those that make sense by themselves."""
+        """The case of ``schedule``, with its well-formed operations."""
         numbers = [(i, m) for i, block in enumerate(wide.blocks) for m in range(len(run.classes[block.job]))]
         blocks = tuple(_blocks(wide, run))
         problem = Problem(wide.name, wide.devices, blocks, wide.links, wide.time_unit, wide.memory_unit)
@@ -200,7 +200,7 @@ class _WideCase(JudgedCase):
                                      for i, m, start, end in wide_operations(sound)), wide, numbers)
 
     def waits(self) -> Iterator[tuple[int, int, Dependency]]:
-        """Places are those of the wide problem's waits."""
+        """The waits; places are those of the wide problem's waits."""
         places = {(i, k): place for place, (i, k) in enumerate(
             (i, k) for i, block in enumerate(self.wide.blocks) for k in range(len(block.after)))}
         for consumer, (i, m) in enumerate(self.numbers):
@@ -220,18 +220,18 @@ class _WideCase(JudgedCase):
             yield block, counts[i], row
 
     def called(self, block: int, micro_batch: int) -> str:
-        """By the wide block, its micro-batch and job."""
+        """The name by the wide block, its micro-batch and job."""
         wide = self.wide.blocks[self.numbers[block][0]]
         return f"block {wide.name!r} of micro-batch {micro_batch}{_of(wide)}"
 
     def name(self, operation: Operation) -> str:
-        """What ``operation`` is called in a sentence."""
+        """The name of ``operation`` in a sentence."""
         return self.called(operation.block, self.numbers[operation.block][1])
 
 
 def _blocks(wide: WideProblem, run: Run) -> Iterator[Block]:
-    """A block for every micro-batch of every block, in this order; what would wait for a micro-batch before the first
-    waits for nothing."""
+    """A block for every micro-batch of every block, in this order; a wait for a micro-batch before the first is
+    dropped."""
     for i, block in enumerate(checked(wide.blocks, 16)):
         row = run.classes[block.job]
         of_name = {other.name: j for j, other in enumerate(wide.blocks)}

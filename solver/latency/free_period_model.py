@@ -7,8 +7,8 @@ device there is a whole number q, their *height*, with
 
 q is the last instance of i, counted from this micro-batch's, that ends before j starts. A latency is seldom more than a
 few periods, so q has few values; one Boolean each makes the products q P linear. q + 1 is what
-:mod:`weft.solver.period.search` writes with lags and an order, hence memory: before j starts, a device holds the sum
-over its other blocks of change_i (q_ij + 1), if all that it takes is given back. Transfers of a link keep the
+:mod:`weft.solver.period.search` expresses by lags and an order, hence memory: before j starts, the level of a device is
+the sum over its other blocks of change_i (q_ij + 1), if all that it takes is given back. Transfers of a link keep the
 heights of their producers.
 
 *Fractions.* For fixed heights the rest is linear in t and P, and the best P may be a fraction of a tick. Let a schedule
@@ -32,22 +32,22 @@ from weft.solver.late import cp_model
 from weft.solver.relations.min_dist import Distances, longest_paths
 from weft.solver.ticks import TickProblem
 
-#: Up to so many blocks of a device, three of them are related at once.
+#: Up to this number of blocks of a device, three of them are related at once.
 _FEW_BLOCKS = 12
-#: CP-SAT's numbers have 63 bits; some are left for what it makes of a sum.
+#: CP-SAT's numbers have 63 bits; some are reserved for its own sums.
 _LARGEST_SUM = 2**58
 
 
 def lags_within(instance: TickProblem, limit: Fraction | int) -> Distances | None:
-    """Distances that dependencies alone imply at every period of at most ``limit``; ``None`` where they allow none.
+    """Distances that dependencies alone imply at every period of at most ``limit``; ``None`` if they allow none.
 
-    What waits for the micro-batch before waits longer, not shorter, in a shorter period.
+    A wait for the micro-batch before gets longer, not shorter, in a shorter period.
     """
     return longest_paths(instance, math.ceil(limit))
 
 
 def heads_and_tails(instance: TickProblem, lags: Distances) -> tuple[list[int], list[int]]:
-    """Per block, ticks that the micro-batch takes at least before it starts, and from its start to its end."""
+    """Per block, the least ticks of the micro-batch before it starts, and from its start to its end."""
     heads = [max(0, *(int(lag) for lag in lags[:, i])) for i in instance.blocks]
     tails = [max(int(lags[i, j]) + instance.durations[j] for j in instance.blocks) for i in instance.blocks]
     return heads, tails
@@ -174,8 +174,8 @@ class FreePeriodModel:
             for j in (j for j in checked(take) if take[j] > 0):
                 self.model.add(sum(amount * (self.height(i, j) + 1) for i, amount in moving.items() if i != j)
                                <= capacity - take[j])
-            # Little's law: over a period the device holds the sum of amount x lifetime / P on average. Takes are
-            # rounded down where the period is a fraction.
+            # Little's law: over a period the average level of the device is the sum of amount x lifetime / P. Takes are
+            # rounded down if the period is a fraction.
             workspace = sum((take[i] - max(change[i], 0)) * self.durations[i] for i in take)
             taken = sum(amount for amount in moving.values() if amount > 0)
             given = sum(-amount * self.durations[i] for i, amount in moving.items() if amount < 0)
@@ -184,7 +184,7 @@ class FreePeriodModel:
 
     def _add_average(self, terms: Mapping[cp_model.IntVar, int], most: int) -> None:
         """The sum of the terms, none of whose variables is below 0, is at most ``most``: bytes times ticks, which may
-        be more than CP-SAT adds up. Then all is divided and rounded down, which every solution still keeps."""
+        exceed CP-SAT's range. Then all is divided and rounded down, which every solution still keeps."""
         reach = max(self.top, self.longest)
         divisor = (sum(map(abs, terms.values())) * reach + abs(most)) // _LARGEST_SUM + 1
         self.model.add(cp_model.LinearExpr.weighted_sum(

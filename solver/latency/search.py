@@ -4,21 +4,21 @@ Latency is the time from a micro-batch's first start to its last end; fast enoug
 most a given length. It is not monotone in the period itself: the order on the devices that is best for one period may
 need a longer one, or a shorter one. So the period is a variable of the model
 (:mod:`weft.solver.latency.free_period_model`), whose optimum is a bound, and for the order that was found the best
-times and period are computed exactly. Where fractions of a tick leave a gap between the two, the ticks are made finer.
+times and period are computed exactly. If fractions of a tick leave a gap between the two, the ticks are made finer.
 
 *Exactness.* The best t and P of an order are a corner of two paths or cycles of constraints, L = w + h P and
 L = v + g P (or P at its limit), so the denominators of P and L are at most |h - g|. A path's weight w is at most W, the
 sum of all durations and transfers, and 0 <= w + h P <= L, so -W / P <= h <= L / P: denominators are at most
-D = (L + W) / P for the least P. No latency lies closer below a / b than 1 / (b D); a bound that does is raised to it.
+D = (L + W) / P for the least P. No latency is closer below a / b than 1 / (b D); a bound that is gets raised to it.
 
 *Windows.* The least latency is mostly near the critical path. Small limits on it come first: they leave few orders, and
 a limit that is refuted is a bound.
 
-Schedules that a search for the least latency begins with: made in milliseconds, at several periods.
+The search begins with schedules made in milliseconds, at several periods.
 
 Below the longest period allowed, a modulo list schedule (:mod:`weft.solver.period.improvers.list_schedule`) is often
-close to the critical path, as devices have time to spare there; at the least period few orders are left. Of each order
-the times are those of least latency.
+close to the critical path, as devices have slack there; at the least period few orders are left. The times of each
+order are those of least latency.
 
 The best times and period for a given order of blocks, the period free: exact, in fractions.
 """
@@ -47,15 +47,15 @@ PROOF_TOLERANCE = Fraction(1, 10**6)
 
 #: First limits on the latency, as shares of the bound above it.
 _EXCESS = (Fraction(0), Fraction(1, 16), Fraction(1, 4), Fraction(1))
-#: How much finer the ticks become where fractions leave a gap, and how often.
+#: The factor by which the ticks become finer if fractions leave a gap, and how often.
 _FINER, _MOST_FINER = 32, 3
-#: No finer than that many ticks in a latency: CP-SAT adds up such numbers.
+#: The most ticks in a latency: CP-SAT adds up such numbers.
 _MOST_TICKS = 2**44
 
 
 @dataclass
 class LatencySearch:
-    """What is known of the least latency: ``bound`` (ticks) is proven, ``best`` found."""
+    """The state of the search for the least latency: ``bound`` (ticks) is proven, ``best`` found."""
 
     bound: Fraction
     best: Periodic
@@ -77,7 +77,7 @@ def slowest_useful_period(instance: TickProblem) -> int:
 
 def longest_chain(instance: TickProblem, limit: Fraction | int) -> int | None:
     """Ticks of the longest chain of dependencies within one micro-batch, at any period of at most ``limit``; ``None``
-    where the dependencies alone rule such periods out."""
+    if the dependencies alone rule such periods out."""
     lags = lags_within(instance, limit)
     return None if lags is None else max(heads_and_tails(instance, lags)[1])
 
@@ -96,7 +96,7 @@ def least_latency(
 
     ``start`` is any such schedule, ``least_period`` a proven bound on the period of all. The instance's micro-batches
     must give back what they take, and take it first (:func:`weft.solver.relations.min_dist.takes_before_giving`).
-    Within ``budget`` and about ``deterministic`` seconds of it; what is open then stays a gap.
+    Within ``budget`` and about ``deterministic`` seconds of it; the open rest stays a gap.
 
     Raises ``ValueError`` for a ``start`` that is slower than ``limit``.
     """
@@ -128,7 +128,7 @@ class _Round:
     on_change: Callable[[LatencySearch], None]
 
     def close(self, search: LatencySearch) -> bool:
-        """Close the gap of ``search``; whether all was decided that can be in these ticks."""
+        """Close the gap of ``search``; whether everything decidable in these ticks was decided."""
         decided = True
         for excess in (*_EXCESS, None):
             if search.proven:
@@ -148,11 +148,11 @@ class _Round:
         model = self._model(search, top)
         outcome = proven(model.model, self.time.budget, deterministic=deterministic)
         if outcome.infeasible:
-            # Whatever is better than the best has an image up to ceil(best) - 1.
+            # Any latency better than the best has an image up to ceil(best) - 1.
             self._raise(search, min(Fraction(top + 1, self.ticks), search.best.latency))
             return True
         if outcome.status != cp_model.UNKNOWN:
-            # The objective is twice the latency, and one more where the period is a fraction.
+            # The objective is twice the latency, plus one if the period is a fraction.
             self._raise(search, min(Fraction(round(outcome.solver.best_objective_bound) // 2, self.ticks),
                                     search.best.latency))
         if outcome.found and not self._keep(search, model, outcome) and not self.time.spent:
@@ -168,7 +168,7 @@ class _Round:
                                math.floor(search.bound * self.ticks), top)
 
     def _keep(self, search: LatencySearch, model: FreePeriodModel, outcome: Outcome) -> bool:
-        """The exact schedule of what was found, kept if it is better; whether there is one."""
+        """The exact schedule of the solution, kept if it is better; whether there is one."""
         heights = {pair: model.chosen(pair, outcome.solver) for pair in model.heights}
         found = FixedHeights(self.instance, heights).best(self.least, self.limit)
         if found is not None and not fits_pools(found):  # of these the model knows averages at most
@@ -180,7 +180,7 @@ class _Round:
         return found is not None
 
     def _raise(self, search: LatencySearch, bound: Fraction) -> None:
-        """Learn a bound, and raise it to the best where there is nothing in between ("Exactness")."""
+        """Record a bound, and raise it to the best if there is nothing in between ("Exactness")."""
         if search.best.latency - bound < 1 / (search.best.latency.denominator * self._largest_denominator(search)):
             bound = search.best.latency
         if bound > search.bound:
@@ -193,7 +193,7 @@ class _Round:
         return max((search.best.latency + work) / least, Fraction(max(loose.denominator, least.denominator)))
 
 
-#: Periods from the longest down to the least, each so much shorter, and no more of them than that.
+#: The ratio of consecutive periods from the longest down to the least, and the most periods.
 _SHORTER, _MOST = Fraction(8, 9), 12
 
 
@@ -221,12 +221,12 @@ def least_latency_of(found: Periodic, limit: Fraction) -> Periodic:
 
 
 class FixedHeights:
-    """What is left to choose once the height of every pair of blocks on one device is fixed
+    """The choice that is left once the height of every pair of blocks on one device is fixed
     (:mod:`weft.solver.latency.free_period_model`): starts and the period.
 
-    These are difference constraints, with the latency as one more: at (P, L) either starts satisfy them, or a cycle
-    is violated, whose weights make it a half-plane a L + h P >= w of what is possible. Half-planes are gathered until
-    the best point (least L, then least P) violates no further one. There are finitely many simple cycles.
+    These are difference constraints, with the latency as one more: at (P, L) either starts satisfy them, or a cycle is
+    violated, whose weights make it a half-plane a L + h P >= w of the feasible set. Half-planes are collected until the
+    best point (least L, then least P) violates no further one. There are finitely many simple cycles.
     """
 
     def __init__(self, instance: TickProblem, heights: Mapping[tuple[int, int], int]) -> None:

@@ -1,12 +1,12 @@
-"""What is the least period of a steady state, and which schedule has it?
+"""What is the least period of a steady state, and which schedule achieves it?
 
-A :class:`~weft.solver.ticks.TickProblem` and any periodic schedule of it come in. A
-:class:`~weft.solver.period.bracket.Bracket` goes out: every period below ``refuted`` is proven impossible, ``best`` is
-the shortest steady state found. :func:`~weft.solver.period.search.find_period` is one loop over two registries,
+The input is a :class:`~weft.solver.ticks.TickProblem` and any periodic schedule of it. The output is a
+:class:`~weft.solver.period.bracket.Bracket`: every period below ``refuted`` is proven impossible, ``best`` is the
+shortest steady state found. :func:`~weft.solver.period.search.find_period` is one loop over two registries,
 ``refuters/`` and ``improvers/``, in the order and with the shares of time of ``strategy``; every constant is in
 ``params``. Below them: ``periodic`` (a steady state, re-timed to the least period that its order allows),
-``modulo_model`` (one fixed period in CP-SAT) and ``decide`` (a schedule, a proof, or neither). ``structure/`` says what
-a problem looks like, ``reductions/`` makes it smaller with the same answer.
+``modulo_model`` (one fixed period in CP-SAT) and ``decide`` (a schedule, a proof, or neither). ``structure/``
+recognises the structure of a problem, ``reductions/`` makes it smaller with the same answer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is known of the least period: refuted up to here, achieved by this."""
+"""Bounds on the least period: the longest refuted one and the shortest one achieved."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Bracket:
 
     ``refuted``, in ticks: every shorter period is proven impossible. At first that is the load of the busiest device or
     link; later the longest period that a technique has refuted. ``best`` is the shortest steady state found. Techniques
-    change them by :meth:`refute` and :meth:`offer` alone; ``listener`` hears of every change, and ``refuted_by`` and
-    ``best_by`` say which technique made the last one. ``counts`` says what every technique did.
+    change them only by :meth:`refute` and :meth:`offer`; ``listener`` is called on every change, and ``refuted_by`` and
+    ``best_by`` name the technique that made the last one. ``counts`` has the counts of every technique.
     """
 
     instance: TickProblem
@@ -39,19 +39,19 @@ class Bracket:
         return self.best.period <= self.refuted * Fraction(1 + PROOF_TOLERANCE)
 
     def refute(self, period: int | Fraction, by: str) -> None:
-        """Learn that every period shorter than ``period`` ticks is impossible."""
+        """Record that every period shorter than ``period`` ticks is impossible."""
         if period > self.refuted:
             self.refuted, self.refuted_by = Fraction(period), by
             self.counts.of(by).proofs += 1
             self.publish()
 
     def offer(self, found: Periodic, by: str) -> None:
-        """Learn of a steady state: it is kept where it is shorter than the best, and fits mixed pools."""
+        """Consider a steady state: it is kept if it is shorter than the best and fits mixed pools."""
         if found.period < self.best.period and fits_pools(found):
             self.best, self.best_by = replace(found, micro_batches_per_period=self.best.micro_batches_per_period), by
             self.counts.of(by).improvements += 1
             self.publish()
 
     def publish(self) -> None:
-        """Tell the listener."""
+        """Call the listener."""
         self.listener(self)

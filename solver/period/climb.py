@@ -1,9 +1,9 @@
 """One climb for all refuters: which periods they try.
 
-Feasibility is monotone in the period, so all that is refuted lies below all that is achieved. A climb goes up from what
-is refuted by growing steps; where a period stays open it comes closer from below. How far and how close is each
-refuter's own (:class:`~weft.solver.period.technique.Steps`): least distances are cheap and settle a tick, the V shape
-looks at two periods at a time.
+Feasibility is monotone in the period, so all refuted periods are below all achieved ones. A climb goes up from the
+refuted end by growing steps; if a period stays open it approaches from below. How far and how close depends on the
+refuter (:class:`~weft.solver.period.technique.Steps`): least distances are cheap and decide to a tick, the V shape
+tests two periods at a time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from weft.solver.period.technique import Refuter
 
 
 def refute(refuter: Refuter, bracket: Bracket, time: Slice) -> None:
-    """Climb, and again with a sharper refuter, as long as there is one."""
+    """Climb, and again with a sharper refuter, while there is one."""
     while refuter.ready(time) and not time.spent and _known(refuter, bracket) < ceil(bracket.best.period) - 1:
         climb(refuter, bracket, time)
         if not refuter.sharpen(time):
@@ -38,14 +38,14 @@ def climb(refuter: Refuter, bracket: Bracket, time: Slice) -> None:
 
 
 def _known(refuter: Refuter, bracket: Bracket) -> int:
-    """Up to which period is refuted before the refuter starts."""
+    """The longest period refuted before the refuter starts."""
     return int(bracket.refuted) if refuter.known is None else refuter.known
 
 
 class Thirds:
-    """Two periods at a time: steps grow until one stays open, then what is left is divided in three.
+    """Two periods at a time: steps grow until one stays open, then the rest is divided in three.
 
-    Ends where no more than ``closest`` is left, a share of the period.
+    Ends when no more than ``closest`` is left, a share of the period.
     """
 
     def __init__(self, closest: float, growth: int) -> None:
@@ -67,7 +67,7 @@ class Thirds:
 
 
 class Bisection:
-    """The geometric middle, until a tick is left: for refuters that take no time to speak of."""
+    """The geometric middle, until a tick is left: for refuters of negligible cost."""
 
     def next(self, low: int, high: int) -> list[int]:
         """See :class:`~weft.solver.period.technique.Steps`."""

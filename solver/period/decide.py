@@ -13,12 +13,12 @@ from weft.solver.ticks import TickProblem
 
 
 def size(instance: TickProblem) -> float:
-    """How many times the time of a small model a model of ``instance`` gets."""
+    """The factor by which the time of a small model is multiplied for a model of ``instance``."""
     return max(1.0, len(instance.durations) / PARAMETERS.few_blocks)
 
 
 class Verdict:
-    """That there is no schedule, or that none is known."""
+    """Either no schedule exists, or none is known."""
 
 
 REFUTED, OPEN = Verdict(), Verdict()
@@ -28,7 +28,7 @@ def decide(instance: TickProblem, period: int, allowed: Slice, known: Periodic |
            distances: DistancesAt = least_distances) -> Periodic | Verdict:
     """A schedule of at most ``period`` ticks, the proof that there is none, or neither.
 
-    ``known`` is a hint. ``distances``: what is known of ``period`` before a model is solved.
+    ``known`` is a hint. ``distances``: the least distances at ``period`` before a model is solved.
     """
     lags = distances(instance, period)
     if lags is None:
@@ -46,14 +46,14 @@ def decide(instance: TickProblem, period: int, allowed: Slice, known: Periodic |
 
 def _race(model: ModuloModel, allowed: Slice) -> Outcome:
     """A solution, or a proof that there is none, from two configurations: presolve refutes sooner; without it,
-    propagation over the ``disjunctive`` devices finds schedules that it does not.
+    propagation over the ``disjunctive`` devices finds schedules that presolve misses.
     """
     attempts = (Attempt(model.model, allowed.left, presolve=True, relaxation=False),
                 Attempt(model.model, allowed.left, relaxation=False, disjunctive=True))
-    if allowed.budget.workers > 1:  # the two have had the same time to object to each other
+    if allowed.budget.workers > 1:  # the two have had the same time to contradict each other
         outcomes = race(attempts, allowed.budget, lambda outcome: outcome.found or outcome.infeasible)
         return min(outcomes, key=lambda outcome: (not outcome.found, not outcome.infeasible))
-    # Schedules of many blocks are found by local search rather.
+    # Schedules of many blocks are more often found by local search.
     for attempt in attempts[:1] if len(model.instance.durations) >= PARAMETERS.many_blocks else attempts:
         outcome = confirmed(attempt, race([attempt], allowed.budget)[0], allowed.budget)
         if outcome.found or outcome.infeasible:

@@ -8,16 +8,16 @@ t_i + m T with t_i = s_i + T k_i. A block may wrap past the end of the period.
 * A transfer on a link has a start u of its own. Transfers run in the order of their producers on the source device:
   with x_ij and the shifts, producer j follows producer i at a distance of a = k_j - k_i - 1 + x_ij periods, so
   u_j >= u_i + c_i + a T and u_i >= u_j + c_j - (a + 1) T. No further Boolean is needed.
-* Memory on a device when block j starts: sum over its blocks i of change_i ([i before j] - k_i), plus what j takes,
-  is at most the capacity. The bracket is x_ij.
+* Memory on a device when block j starts: sum over its blocks i of change_i ([i before j] - k_i), plus the amount that j
+  takes, is at most the capacity. The bracket is x_ij.
 
-* A mixed pool (:mod:`weft.solver.pools`) holds, when block j starts, the sum over its blocks i of what the instances
-  that have started by then take less what those that have ended give. For a block that shares an engine with j that is
-  change_i ([i before j] - k_i) as above. Of any other, k_j - k_i + b have started, where b may be 0 only if s_i > s_j,
-  and k_j - k_i + e_1 + e_2 - 1 have ended, where e_1 needs s_i + d_i <= s_j, and e_2 s_i + d_i <= s_j + T. As the pool
-  is balanced, k_j drops out. Whole starts lose no steady state: what is given was taken before
-  (:func:`~weft.solver.relations.min_dist.takes_before_giving`), so that orders and waits say all, and their least
-  starts at a whole period are whole.
+* The level of a mixed pool (:mod:`weft.solver.pools`), when block j starts, is the sum over its blocks i of the amounts
+  taken by the instances that have started by then less those given by the instances that have ended. For a block that
+  shares an engine with j that is change_i ([i before j] - k_i) as above. Of any other, k_j - k_i + b have started,
+  where b may be 0 only if s_i > s_j, and k_j - k_i + e_1 + e_2 - 1 have ended, where e_1 needs s_i + d_i <= s_j, and
+  e_2 s_i + d_i <= s_j + T. As the pool is balanced, k_j drops out. Whole starts lose no steady state: every amount
+  given was taken before (:func:`~weft.solver.relations.min_dist.takes_before_giving`), so that orders and waits
+  determine the level, and their least starts at a whole period are whole.
 
 Everything is linear in x, k, t, u; there is no time index. The lags of :mod:`weft.solver.relations.min_dist` are added
 as redundant constraints.
@@ -56,8 +56,8 @@ class ModuloModel:
         self._limit_averages()
 
     def _make_starts(self) -> None:
-        # Shifting a periodic schedule in time changes nothing: one block, which says most of the others, starts at 0.
-        window = -self.lags - self.lags.T  # how far two starts' difference can vary
+        # Shifting a periodic schedule in time changes nothing: one block, which restricts the others most, starts at 0.
+        window = -self.lags - self.lags.T  # the range of two starts' difference
         root = min(self.instance.blocks, key=lambda i: (int(window[i].sum()), i))
         for i in self.instance.blocks:
             earliest, latest = int(self.lags[root, i]), -int(self.lags[i, root])
@@ -151,7 +151,7 @@ class ModuloModel:
                 self.model.add(_weighted([variable for variable, _ in kept], [weight for _, weight in kept]) <= room)
 
     def _has_started(self, i: int, j: int, known: dict[tuple[int, int, int], cp_model.IntVar]) -> cp_model.IntVar:
-        """Whether i's offset may be no later than j's; if not, it is later."""
+        """Whether i's offset may be no later than j's; if false, it is later."""
         if (i, j, -1) not in known:
             known[i, j, -1] = literal = self.model.new_bool_var(f"started {i} {j}")
             self.model.add(self.offset[i] >= self.offset[j] + 1).only_enforce_if(~literal)
@@ -172,11 +172,11 @@ class ModuloModel:
         return known[i, j, periods]
 
     def _limit_averages(self) -> None:
-        """Little's law: what a device holds on average over a period is amount x lifetime / period, and no more than
-        its capacity. The constraints on the levels imply it, yet say nothing before the order is known.
+        """Little's law: the average level of a device over a period is amount x lifetime / period, and no more than its
+        capacity. The constraints on the levels imply it, but have no effect before the order is known.
 
         Amounts in bytes times lifetimes in fine ticks may not fit into 64 bits: in a coarser unit, less is counted of
-        each lifetime, none of which is negative, which leaves a weaker constraint that holds as well.
+        each lifetime, none of which is negative, which leaves a weaker constraint that is still valid.
         """
         limited = [(self.instance.take[device], self.instance.change[device], capacity, self.instance.blocks_on[device])
                    for device in self.devices if (capacity := self.instance.capacity[device]) is not None
@@ -197,7 +197,7 @@ class ModuloModel:
                 self.model.add(average <= room)
 
     def minimise_latency(self) -> None:
-        """Objective: from the first start to the last end of one micro-batch."""
+        """Objective: the time from the first start to the last end of one micro-batch."""
         low = min(earliest for earliest, _ in self._windows.values())
         high = max(latest for _, latest in self._windows.values()) + max(self.instance.durations)
         first = self.model.new_int_var(low, high, "first start")

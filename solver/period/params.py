@@ -1,9 +1,9 @@
-"""Every constant of the period search, with its unit, its meaning and what set it.
+"""Every constant of the period search, with its unit, its meaning and its origin.
 
 *Seconds* are CP-SAT's deterministic seconds (machine-independent, about seconds of a core) unless said otherwise.
 "By scale" means: chosen on the runs of ``experiments/period/scale.py`` (periods, bounds and CPU seconds of generated
 chains, Vs, loops and Tessel's shapes, 4 to 64 devices); the single trials are not on record. "By argument" gives the
-reason instead. A change is held against the golden runs (``python -m tests.golden``) and that experiment.
+reason instead. A change is compared with the golden runs (``python -m tests.golden``) and that experiment.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Parameters:
-    """The constants, by what they belong to."""
+    """The constants, by the part of the search that they belong to."""
 
     # -- the search as a whole --------------------------------------------------------------------------------------
 
@@ -25,10 +25,10 @@ class Parameters:
     few_blocks: int = 96
     #: Seconds of the first try at a period of a small model. By scale: most periods are decided by then.
     first_try: float = 0.25
-    #: From pass to pass, tries take so many times longer and periods lie so many times closer. By argument: all earlier
+    #: From pass to pass, tries take so many times longer and periods are so many times closer. By argument: all earlier
     #: passes together take a third of the last one.
     longer: int = 4
-    #: Share of a period: open periods lie no closer in the first pass. By scale.
+    #: Share of a period: the least distance of open periods in the first pass. By scale.
     first_spacing: float = 1 / 64
     #: One part in so many of the period: a narrower gap is not halved, the tick below the best is tried. By scale: by
     #: then the best is the optimum more often than not.
@@ -42,7 +42,7 @@ class Parameters:
 
     # -- shares of time: of a try in the opening (see strategy.py), of what is left ---------------------------------
 
-    #: Share of a try for a period of the V shape in the opening. By scale: its programme tells early whether it helps.
+    #: Share of a try for a period of the V shape in the opening. By scale: its programme shows early whether it helps.
     v_shape_opening: float = 1 / 8
     #: Share of the time left that one run over rings may take. By argument: bounds need the rest.
     improvers: float = 1 / 2
@@ -52,11 +52,11 @@ class Parameters:
 
     # -- climbing: which periods a refuter tries -----------------------------------------------------------------
 
-    #: Share of the period: the first step above what is refuted. By scale.
+    #: Share of the period: the first step above the refuted end. By scale.
     rise: float = 1 / 512
-    #: Share of the period: the V shape does not step closer. By scale.
+    #: Share of the period: the smallest step of the V shape. By scale.
     v_shape_closest: float = 1 / 4096
-    #: By how much the V shape's step grows. By scale.
+    #: The factor by which the V shape's step grows. By scale.
     v_shape_growth: int = 4
 
     # -- refuters: V shape ------------------------------------------------------------------------------------------
@@ -64,9 +64,9 @@ class Parameters:
     #: Cells of a period at first, and at most. By scale: patterns grow with their cube.
     v_shape_first_cells: int = 32
     v_shape_most_cells: int = 240
-    #: Share: how long cells are the next time. By argument: patterns triple.
+    #: Share: the length of cells in the next round. By argument: patterns triple.
     v_shape_shorter: float = 0.7
-    #: How many times longer than a model a period may take. By scale: what is open now is refuted by finer cells.
+    #: How many times longer than a model a period may take. By scale: periods open now are refuted by finer cells.
     v_shape_patience: int = 8
     #: Patterns that count as a second. By measurement on one core.
     v_shape_second: float = 250e6
@@ -75,16 +75,16 @@ class Parameters:
 
     # -- the model of one period ------------------------------------------------------------------------------------
 
-    #: What sums of amount x time may come to in CP-SAT. By argument: 63 bits with room for its own arithmetic.
+    #: The largest sum of amount x time in CP-SAT. By argument: 63 bits with room for its own arithmetic.
     model_most_sum: int = 2**58
 
     # -- improvers: list schedule -----------------------------------------------------------------------------------
 
-    #: By how much the period grows where blocks do not fit. By argument: 70 periods up to the double.
+    #: The factor by which the period grows if blocks do not fit. By argument: 70 periods up to the double.
     list_growth: float = 1.01
     #: How often blocks are moved to and fro at one period. By scale.
     list_rounds: int = 3
 
 
-#: What the search uses.
+#: The constants in use.
 PARAMETERS = Parameters()

@@ -1,4 +1,4 @@
-"""Periodic schedules with one micro-batch per period: their structure, and the least period that structure allows."""
+"""Periodic schedules with one micro-batch per period: their structure, and the least period that it allows."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Periodic:
-    """In its n-th run block i starts at ``starts[i] + n * period`` ticks; the least start lies in [0, period).
+    """In its n-th run block i starts at ``starts[i] + n * period`` ticks; the least start is in [0, period).
 
-    Every run is of one micro-batch; or the instance holds every block ``micro_batches_per_period`` times, a copy for
+    Every run is of one micro-batch; or the instance contains every block ``micro_batches_per_period`` times, a copy for
     each of them (:mod:`weft.solver.period.reductions.multi_batch`).
     """
 
@@ -36,7 +36,7 @@ class Periodic:
         return self.period / self.micro_batches_per_period
 
     def operation(self, block: int, run: int) -> tuple[int, int]:
-        """Which block of which micro-batch the block (or copy) stands for in run number ``run``."""
+        """The block and the micro-batch that ``block`` (or copy) stands for in run number ``run``."""
         copy, original = divmod(block, len(self.instance.durations) // self.micro_batches_per_period)
         return original, run * self.micro_batches_per_period + copy
 
@@ -45,7 +45,7 @@ class Periodic:
         return self.starts[block] // self.period
 
     def offset(self, block: int) -> Fraction:
-        """s: where in the period the block starts, in [0, period)."""
+        """s: the position in the period at which the block starts, in [0, period)."""
         return self.starts[block] % self.period
 
     @property
@@ -55,7 +55,7 @@ class Periodic:
 
     @property
     def rings(self) -> Rings:
-        """What every device repeats."""
+        """The rings of the devices."""
         return [ring_of(self.instance, device, self.period, self.starts)
                 for device in range(len(self.instance.capacity))]
 
@@ -83,7 +83,7 @@ def retime(instance: TickProblem, period: int | Fraction, starts: Sequence[int |
 
 def ring_of(instance: TickProblem, device: int, period: int | Fraction,
             starts: Sequence[int | Fraction] | Mapping[int, int]) -> list[tuple[int, int]]:
-    """One of :data:`Rings`: what ``device`` runs in a period, by the absolute starts of its blocks.
+    """One of :data:`Rings`: the order of ``device`` in a period, by the absolute starts of its blocks.
 
     A block without duration (:mod:`weft.solver.period.reductions.barriers`) runs before the one that starts at the same
     moment.
@@ -94,8 +94,8 @@ def ring_of(instance: TickProblem, device: int, period: int | Fraction,
 
 def memory_waits(instance: TickProblem, period: int | Fraction,
                  starts: Sequence[int | Fraction]) -> list[Constraint]:
-    """What waits for the memory of what in mixed pools (:mod:`weft.solver.pools`) at these starts: each taker for the
-    last instance of each giver that has ended by its start, where they share no engine."""
+    """The waits for memory in mixed pools (:mod:`weft.solver.pools`) at these starts: each taker waits for the last
+    instance of each giver that has ended by its start, if they share no engine."""
     waits = []
     devices = [set(block.devices) for block in instance.problem.blocks]
     for pool in instance.mixed_pools:
@@ -107,7 +107,7 @@ def memory_waits(instance: TickProblem, period: int | Fraction,
 
 
 def fits_pools(found: Periodic) -> bool:
-    """Whether every mixed pool has room for what a steady state holds; true where none is mixed."""
+    """Whether every mixed pool has room for the levels of a steady state; true if no pool is mixed."""
     instance, period = found.instance, found.period
     for pool in instance.mixed_pools:
         for taker in (i for i, amount in pool.take.items() if amount):
@@ -121,14 +121,14 @@ def fits_pools(found: Periodic) -> bool:
 
 
 def in_order(instance: TickProblem, rings: Rings, copies: int = 1, waits: Sequence[Constraint] = ()) -> Periodic | None:
-    """The periodic schedule that runs ``rings`` again and again, at the least period it allows.
+    """The periodic schedule that repeats ``rings``, at the least period it allows.
 
-    The order says, for each pair of neighbours on a device, which instance follows which; together with the
+    The order determines, for each pair of neighbours on a device, which instance follows which; together with the
     dependencies these are difference constraints whose least feasible period is the maximum over cycles of weight /
     height (Hanen and Munier, "Cyclic scheduling on parallel processors"). It is found exactly by raising the period to
-    the ratio of a violated cycle until none is left. Memory depends on the order alone, but for mixed pools, which
-    ``waits`` may serve: what is offered is held against them (:func:`fits_pools`). ``None`` if the order waits for
-    itself, whatever the period.
+    the ratio of a violated cycle until none is left. Memory depends on the order alone, except for mixed pools, which
+    ``waits`` may serve: every offer is checked against them (:func:`fits_pools`). ``None`` if the order waits for
+    itself at every period.
     """
     nodes, edges = _structure(instance, rings)
     edges += waits
@@ -146,22 +146,21 @@ def in_order(instance: TickProblem, rings: Rings, copies: int = 1, waits: Sequen
 
 
 def coarser(fine: Periodic, instance: TickProblem, factor: int, copies: int) -> Periodic:
-    """A schedule of ``instance.refined(factor)`` as one of ``instance``."""
+    """A schedule of ``instance.refined(factor)``, converted to one of ``instance``."""
     return Periodic(instance, fine.period / factor, tuple(start / factor for start in fine.starts), copies)
 
 
 def repeat(found: Periodic, micro_batches: int) -> Orders:
-    """Device orders of ``found`` repeated for micro-batches 0..N-1 and no others, with its waits where pools are
-    mixed."""
+    """Device orders of ``found`` repeated for micro-batches 0..N-1 and no others, with its waits if pools are mixed."""
     rows = [[op for op, _ in row] for row in rows_by_period(found, micro_batches)]
     instance = found.instance
     if not instance.mixed_pools:
         return rows
     def runs(block: int) -> int:
-        """How many runs of the block there are."""
+        """The number of runs of the block."""
         return -((found.operation(block, 0)[1] - micro_batches) // found.micro_batches_per_period)
 
-    # What waits for a run of the giver beyond the last waits for the last.
+    # A wait for a run of the giver beyond the last becomes one for the last.
     waits = [(found.operation(wait.source, min(run - wait.height, runs(wait.source) - 1)),
               found.operation(wait.target, run))
              for wait in memory_waits(instance, found.period, found.starts) if runs(wait.source)
@@ -170,7 +169,7 @@ def repeat(found: Periodic, micro_batches: int) -> Orders:
 
 
 def rows_by_period(found: Periodic, micro_batches: int) -> list[list[tuple[Op, int]]]:
-    """As :func:`repeat`, each operation with the index of the period it runs in."""
+    """Like :func:`repeat`, each operation with the index of the period it runs in."""
     shifts = [found.shift(i) for i in found.instance.blocks]
     periods = -(-micro_batches // found.micro_batches_per_period) + found.depth
     rows = []
@@ -212,7 +211,7 @@ def _structure(instance: TickProblem, rings: Rings) -> tuple[int, list[Constrain
 
 
 def _neighbours(ring: Sequence[tuple[_T, int]]) -> Iterator[tuple[tuple[_T, int], tuple[_T, int]]]:
-    """Which entry follows which; after the last comes the first, of the next micro-batch."""
+    """Pairs of consecutive entries; after the last comes the first, of the next micro-batch."""
     yield from pairwise(ring)
     if ring:
         first, micro_batch = ring[0]

@@ -1,5 +1,5 @@
-"""All techniques of the period search: :data:`REFUTERS` and :data:`IMPROVERS`. They are loaded where a period is left
-open by its start."""
+"""All techniques of the period search: :data:`REFUTERS` and :data:`IMPROVERS`. They are loaded if its start leaves a
+period open."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ REFUTERS: tuple[type[Refuter], ...] = (LeastDistances, VShape)
 
 IMPROVERS: tuple[type[Improver], ...] = (ListSchedule, RingSearch, WholeModelSolve)
 
-#: What ``without`` of :func:`~weft.solver.period.search.find_period` may name: every technique, and the removal of
-#: barriers.
+#: The names allowed in ``without`` of :func:`~weft.solver.period.search.find_period`: every technique, and the removal
+#: of barriers.
 OPTIONAL = (*(refuter.name for refuter in REFUTERS), *(improver.name for improver in IMPROVERS), Contraction.name)

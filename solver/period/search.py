@@ -1,12 +1,12 @@
 """The least period of a steady state: two registries of techniques and one loop.
 
-A period T is refuted or achieved. Feasibility is monotone in T (idle time can be put in), so a refuted T bounds the
-optimum from below; every schedule is re-timed (:func:`weft.solver.period.periodic.retime`), which often lands far below
-the T that was asked for. Refuters (:mod:`weft.solver.period.refuters`) raise the one end of the
+A period T is refuted or achieved. Feasibility is monotone in T (idle time can be inserted), so a refuted T bounds the
+optimum from below; every schedule is re-timed (:func:`weft.solver.period.periodic.retime`), which often ends far below
+the requested T. Refuters (:mod:`weft.solver.period.refuters`) raise the one end of the
 :class:`~weft.solver.period.bracket.Bracket`, improvers (:mod:`weft.solver.period.improvers`) lower the other, in the
 order of :mod:`weft.solver.period.strategy`.
 
-Whether a period between two ticks exists.
+The last step decides whether a period between two ticks exists.
 """
 
 from __future__ import annotations
@@ -40,12 +40,11 @@ def find_period(
 ) -> Bracket:
     """The shortest period with one micro-batch per period, with a proven lower bound.
 
-    ``start`` is any periodic schedule of ``instance`` (an upper bound). ``on_change`` hears of every change of best or
-    bound. Within ``budget`` and about
-    ``deterministic`` seconds of it, ``each`` for a single period; what is open then stays a gap between ``refuted`` and
-    ``best.period``. For an instance of several micro-batches (:mod:`weft.solver.period.reductions.multi_batch`) read
-    "one of each copy" for "one". ``without`` leaves out what is named of
-    :data:`~weft.solver.period.registry.OPTIONAL`, for ablations; raises ``ValueError`` for another name.
+    ``start`` is any periodic schedule of ``instance`` (an upper bound). ``on_change`` is called on every change of best
+    or bound. It runs within ``budget`` and about ``deterministic`` seconds of it, ``each`` for a single period; the
+    open rest stays a gap between ``refuted`` and ``best.period``. For an instance of several micro-batches
+    (:mod:`weft.solver.period.reductions.multi_batch`) read "one of each copy" for "one". ``without`` omits the named
+    entries of :data:`~weft.solver.period.registry.OPTIONAL`, for ablations; raises ``ValueError`` for another name.
     """
     if without:
         _refuse_unknown(without)
@@ -89,7 +88,7 @@ def _narrowed(bracket: Bracket, time: Slice, task: Task, without: Collection[str
 
 
 def _run(technique: Refuter | Improver, bracket: Bracket, time: Slice) -> None:
-    """One slot of time; what it says is in ``bracket``."""
+    """One slot of time; the results are in ``bracket``."""
     with bracket.counts.timed(technique.name) as count:
         if isinstance(technique, Refuter):
             refute(technique, bracket, time)
@@ -99,11 +98,12 @@ def _run(technique: Refuter | Improver, bracket: Bracket, time: Slice) -> None:
 
 
 def _reduced(bracket: Bracket, without: Collection[str]) -> tuple[Bracket, Callable[[Bracket], Bracket]]:
-    """The bracket of a smaller problem, and what a bracket of that says of the problem itself."""
+    """The bracket of a smaller problem, and the function that translates a bracket of that back to the problem
+    itself."""
     from weft.solver.period.reductions.barriers import Contraction
 
     instance, load = bracket.instance, bracket.refuted
-    if not takes_before_giving(instance):  # the argument for the range of shifts does not hold: only the load is proven
+    if not takes_before_giving(instance):  # the argument for the range of shifts fails: only the load is proven
         return replace(bracket), lambda inner: replace(inner, refuted=load)
     contraction = Contraction.of(instance) if Contraction.name not in without else None
     if contraction is None:

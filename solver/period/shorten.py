@@ -12,7 +12,7 @@ from weft.solver.relations.min_dist import least_distances
 def shorten_latency(found: Periodic, budget: Budget, *, deterministic: float) -> Periodic:
     """Among the schedules of the same period, one with the least latency found in ``deterministic`` seconds.
 
-    Latency (first start to last end of one micro-batch) is what warm-up and cool-down add to the makespan of a
+    Latency (first start to last end of one micro-batch) is the share of warm-up and cool-down in the makespan of a
     rigid repetition: (N - 1) T + latency.
     """
     denominator = found.period.denominator

@@ -1,6 +1,6 @@
-"""Which technique comes when, and for how long: a generator that :mod:`weft.solver.period.search` iterates.
+"""Which technique runs when, and for how long: a generator that :mod:`weft.solver.period.search` iterates.
 
-After every slot it looks at the bracket and at what the technique said of itself. Two constants draw the line
+After every slot it looks at the bracket and at the state of the technique. Two constants draw the line
 (:class:`~weft.solver.period.params.Parameters`): below ``many_blocks`` whole models decide one period after the other;
 from there on local search of rings comes first, as a short best period leaves less to refute, then structure.
 """
@@ -41,7 +41,7 @@ class Strategy:
         self.v_shape: VShape | None = None  # where it helps
 
     def slots(self) -> Iterator[Slot]:
-        """What takes no time; of many blocks local search and what structure says; then ever longer passes."""
+        """Techniques of negligible cost; for many blocks local search and structure; then ever longer passes."""
         yield from self._at_once()
         self.ring = self._made(RingSearch) if self.many else None
         if self.ring is not None:

@@ -21,10 +21,10 @@ DistancesAt: TypeAlias = Callable[[TickProblem, int], Distances | None]
 
 @dataclass(frozen=True)
 class Task:
-    """What techniques are made of, beside the bracket.
+    """The inputs of techniques, beside the bracket.
 
-    ``near``: the least period, in ticks, that least distances leave open. ``seed`` is for random choices.
-    ``distances`` is what models know before they are solved.
+    ``near``: the least period, in ticks, that least distances leave open. ``seed`` is for random choices. ``distances``
+    returns the least distances that models start from.
     """
 
     near: int
@@ -40,39 +40,39 @@ class Steps(Protocol):
 
 
 class Technique(Protocol):
-    """What both roles share."""
+    """The common part of both roles."""
 
-    #: As reports, and ``without`` of :func:`weft.solver.period.search.find_period`, call it.
+    #: Its name in reports and in ``without`` of :func:`weft.solver.period.search.find_period`.
     name: ClassVar[str]
 
     @classmethod
     def of(cls, bracket: Bracket, task: Task) -> Self | None:
-        """None if the problem has not the structure that the technique is about."""
+        """None if the problem lacks the structure that the technique needs."""
 
 
 @runtime_checkable
 class Refuter(Technique, Protocol):
     """A way to prove that no steady state has a period or a shorter one.
 
-    Two things differ from a single ``refutes(period)``. Periods come in short lists, because some techniques look at
-    two at the same time, a thread each. And ``ready`` says whether the technique is worth the time at all: some know
-    beforehand what a period will take.
+    Two things differ from a single ``refutes(period)``. Periods come in short lists, because some techniques test two
+    in parallel, a thread each. And ``ready`` says whether the technique is worth the time at all: some know beforehand
+    how long a period will take.
     """
 
-    #: Whether there is nothing finer left to try.
+    #: Whether there is no finer refinement left to try.
     exhausted: bool = False
-    #: Up to which period all is refuted before the technique starts; None: what the bracket says.
+    #: The longest period refuted before the technique starts; None: that of the bracket.
     known: int | None = None
 
     def steps(self) -> Steps:
         """How to climb with it."""
 
     def refutes(self, periods: Sequence[int], time: Slice) -> list[int]:
-        """Those of ``periods`` (ticks, ascending) of which it is proven that no steady state has them or shorter ones;
-        of the others nothing is said."""
+        """Those of ``periods`` (ticks, ascending) for which it is proven that no steady state has them or shorter ones;
+        nothing is known about the others."""
 
     def sharpen(self, time: Slice) -> bool:
-        """Finer cells, larger subsets. False where there are none, or none that are worth ``time`` now."""
+        """Finer cells, larger subsets. False if there are none, or none that are worth ``time`` now."""
         return False
 
     def ready(self, time: Slice) -> bool:
@@ -85,4 +85,4 @@ class Improver(Technique, Protocol):
     """A way to find steady states that are shorter than the best one of a bracket."""
 
     def improve(self, bracket: Bracket, time: Slice) -> None:
-        """Offer what is found to ``bracket``. Refutations on the way are told it too."""
+        """Offer results to ``bracket``, refutations on the way too."""

@@ -1,12 +1,12 @@
-"""Which operators of a graph share a device? An operator graph with its costs and devices comes in
-(:class:`~weft.solver.placement.problem.PlacementProblem`); stages on devices, judged, with a proven bound on the
-largest load, go out (:class:`~weft.solver.placement.placement.Placement`).
+"""Which operators of a graph share a device? The input is an operator graph with its costs and devices
+(:class:`~weft.solver.placement.problem.PlacementProblem`); the output are stages on devices, judged, with a proven
+bound on the largest load (:class:`~weft.solver.placement.placement.Placement`).
 
-``problem`` says what is placed and what a placement costs, ``judge`` checks a placement from that alone. Searches see
-``groups`` of operators and divide them (``division``); what a search knows is its ``bracket``, what it calls are
-``technique``s, what it was given are ``params``; ``bounds`` need no search. Rooms: ``reductions``, ``orders`` and the
-``encoding`` are what searches are made of; ``chain`` finds stages in a row, ``dag`` graphs of stages, ``memory`` plans
-in which recomputing and offloading are decided with the cuts.
+``problem`` defines the problem and the costs of a placement, ``judge`` checks a placement from that alone. Searches see
+``groups`` of operators and divide them (``division``); the state of a search is its ``bracket``, its methods are
+``technique``s, its parameters ``params``; ``bounds`` need no search. Rooms: searches are built from ``reductions``,
+``orders`` and the ``encoding``; ``chain`` finds stages in a row, ``dag`` graphs of stages, ``memory`` plans in which
+recomputing and offloading are decided with the cuts.
 """
 
 from typing import TYPE_CHECKING

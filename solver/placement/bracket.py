@@ -1,7 +1,7 @@
-"""What every search for a placement knows: the best stages so far, judged, the bound, the time, what each technique
-did.
+"""The state of every search for a placement: the best stages so far, judged, the bound, the time, the counts of each
+technique.
 
-The one interface of all that finds a placement, or proves something about all of them, within a search.
+The one interface of all techniques that find a placement, or prove a bound on all of them, within a search.
 
 How small can a largest load be at best? Bounds that need no search, valid for the groups they are computed on.
 """
@@ -39,7 +39,7 @@ from weft.solver.placement.stage_windows import capacity_of
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a search stands: what it is doing, the best largest load so far and the bound."""
+    """The state of a search: its current task, the best largest load so far and the bound."""
 
     doing: str
     objective: float
@@ -48,12 +48,12 @@ class Standing:
 
 
 class LoadBracket(ABC):
-    """``best``: the best stages so far, ``least``: the least largest load of any that were offered; ``bound``: no
-    placement has a smaller one. ``whole``: the operators in groups before any further reduction; ``groups``: after
-    those that keep an optimum. ``without``: names of techniques, and of parts of them, to leave out. Raises
-    :class:`~weft.solver.placement.refusals.NoPlacement` where plainly nothing fits."""
+    """``best``: the best stages so far, ``least``: the least largest load of all offers; ``bound``: no placement has a
+    smaller one. ``whole``: the operators in groups before any further reduction; ``groups``: after those that keep an
+    optimum. ``without``: names of techniques, and of parts of them, to omit. Raises
+    :class:`~weft.solver.placement.refusals.NoPlacement` if evidently nothing fits."""
 
-    #: What is searched for, in words.
+    #: The object of the search, in words.
     what: ClassVar[str]
 
     def __init__(self, problem: PlacementProblem, budget: Budget, on_step: Callable[[Standing], None] = lambda _: None,
@@ -72,11 +72,11 @@ class LoadBracket(ABC):
     @abstractmethod
     def reduced(groups: Groups) -> Groups:
         """``groups`` after the reductions that keep an optimum of such a search. Raises
-        :class:`~weft.solver.placement.refusals.NoPlacement` where plainly nothing fits."""
+        :class:`~weft.solver.placement.refusals.NoPlacement` if evidently nothing fits."""
 
     @abstractmethod
     def stages_of(self, parts: Sequence[tuple[int, Sequence[int]]], devices: Sequence[int]) -> tuple[PlacedStage, ...]:
-        """The stages of ``parts`` (kind, nodes) with what they cost and hold."""
+        """The stages of ``parts`` (kind, nodes) with their costs and memory."""
 
     @property
     @abstractmethod
@@ -85,13 +85,13 @@ class LoadBracket(ABC):
 
     @property
     def objective(self) -> float:
-        """The largest load of the best placement so far; infinite where there is none."""
+        """The largest load of the best placement so far; infinite if there is none."""
         return math.inf if self.best is None else max(stage.load for stage in self.best)
 
     # -- the search --------------------------------------------------------------------------------------------------
 
     def search(self, steps: Callable[[], None]) -> tuple[PlacedStage, ...]:
-        """The best stages after ``steps``, or after as many of them as Ctrl-C lets, judged once more."""
+        """The best stages after ``steps``, or after those before a Ctrl-C, judged once more."""
         try:
             with breakable():
                 steps()
@@ -105,7 +105,7 @@ class LoadBracket(ABC):
         return self.sure(self.stages_of(parts_of(self.best), [stage.devices for stage in self.best]))
 
     def run(self, technique: Placer[Self], share: float) -> bool:
-        """What ``technique`` says, counted."""
+        """Run ``technique`` and count its results."""
         before, bound = self.objective, self.bound
         with self.counts.timed(technique.name) as count:
             count.calls += 1
@@ -116,11 +116,11 @@ class LoadBracket(ABC):
                 count.proofs += self.bound != bound
 
     def part(self, share: float) -> AbstractContextManager[Budget]:
-        """A budget of ``share`` of what is left."""
+        """A budget of ``share`` of the rest."""
         return self.budget.part(share)
 
     def offer(self, groups: Groups, found: Division | None) -> bool:
-        """Take over ``found`` (of ``groups``) if it is better; whether there was anything that breaks no rule."""
+        """Take over ``found`` (of ``groups``) if it is better; whether it is given and breaks no rule."""
         if found is None:
             return False
         stages = self.stages_of(nodes_of(groups, found), found.devices)
@@ -133,13 +133,13 @@ class LoadBracket(ABC):
         return True
 
     def offer_sure(self, groups: Groups, found: Division | None) -> None:
-        """:meth:`offer` of what is a placement. Raises :class:`~weft.solver.placement.judge.InvalidPlacement` where it
+        """:meth:`offer` of a certain placement. Raises :class:`~weft.solver.placement.judge.InvalidPlacement` if it
         breaks a rule."""
         if found is not None and not self.offer(groups, found):
             self.sure(self.stages_of(nodes_of(groups, found), found.devices))
 
     def sure(self, stages: tuple[PlacedStage, ...]) -> tuple[PlacedStage, ...]:
-        """``stages``; raises :class:`~weft.solver.placement.judge.InvalidPlacement` where they break a rule."""
+        """``stages``; raises :class:`~weft.solver.placement.judge.InvalidPlacement` if they break a rule."""
         faults = judge.breaches(self.problem, stages)
         if faults:
             raise judge.InvalidPlacement("; ".join(faults))
@@ -150,26 +150,26 @@ class LoadBracket(ABC):
         return max(stage.load for stage in stages) < self.objective
 
     def start(self, groups: Groups) -> Division | None:
-        """The best stages in terms of ``groups``, or ``None`` where they take one of them apart."""
+        """The best stages in terms of ``groups``, or ``None`` if they split one of them."""
         return None if self.best is None else divided(groups, parts_of(self.best))
 
     def raise_bound(self, bound: float) -> None:
-        """No placement has a largest load below ``bound``."""
+        """Record that no placement has a largest load below ``bound``."""
         self.bound = max(self.bound, bound)
 
     def say(self, doing: str) -> None:
-        """Report where the search stands."""
+        """Report the state of the search."""
         self.on_step(Standing(doing, self.objective, self.bound, self.budget.elapsed))
 
     def give_up(self) -> NoReturn:
-        """Raise what a search that found nothing says."""
+        """Raise the error of a search that found nothing."""
         if self.budget.interrupted:
             raise KeyboardInterrupt
         raise NoneFound(f"found no {self.what} that fits the devices' memory in {self.budget.elapsed:.0f} s, and no "
                         "proof that there is none; give more time, more memory or more devices")
 
     def spent(self) -> dict[str, Any]:
-        """For a result's ``solver`` entry: time, seed, and what each technique did."""
+        """For a result's ``solver`` entry: time, seed, and the counts of each technique."""
         return {"seconds": round(self.budget.elapsed, 3), "cpu_seconds": round(time.process_time() - self._began, 3),
                 "deterministic": round(self.budget.deterministic_used, 3), "seed": self.budget.seed,
                 "workers": self.budget.workers, "techniques": self.counts.to_json()}
@@ -180,41 +180,41 @@ B = TypeVar("B")
 
 
 class Placer(Protocol[B_contra]):
-    """One way to find a placement or to raise the bound. The bracket is what the search knows: a technique offers what
-    it finds to it and raises its bound; the bracket has every offer judged."""
+    """One way to find a placement or to raise the bound. The bracket is the state of the search: a technique offers its
+    results to it and raises its bound; the bracket has every offer judged."""
 
     name: ClassVar[str]
 
     @classmethod
     def of(cls, bracket: B_contra) -> Self | None:
-        """The technique for this search, or ``None`` where it is not for such graphs or devices."""
+        """The technique for this search, or ``None`` if it does not apply to such graphs or devices."""
         return cls()
 
     def improve(self, bracket: B_contra, share: float) -> bool:
-        """Try within ``share`` of the time that is left. ``True``: the whole question was put, so more time is all that
-        could change the answer; ``False``: the graph is too large for this, or it looks at a part only."""
+        """Try within ``share`` of the time left. ``True``: the whole question was searched, so only more time could
+        change the answer; ``False``: the graph is too large for it, or it searches only a part."""
         ...
 
 
 def applying(registry: Sequence[type[Placer[B]]], bracket: B, without: Container[str] = ()) -> list[Placer[B]]:
-    """The techniques of ``registry`` that are for this search, in order, but those whose names are in ``without``."""
+    """The techniques of ``registry`` that apply to this search, in order, except those named in ``without``."""
     made = (technique.of(bracket) for technique in registry if technique.name not in without)
     return [technique for technique in made if technique is not None]
 
 
-#: What the sum of many loads may lose by rounding, as a share of it.
+#: The most that the sum of many loads may lose by rounding, as a share of it.
 _ROUNDING = 1e-12
 
 
 def _heaviest_group(groups: Groups) -> float:
-    """Some stage holds the group that takes longest, each on the kind that is best for it. Where stages may be
-    replicated, each on the best number of devices too."""
+    """Some stage contains the slowest group, each on its best kind. If stages may be replicated, each on the best
+    number of devices too."""
     return float(least_times(groups).max())
 
 
 def _work_per_device(groups: Groups) -> float:
     """All groups at their fastest over all devices, without any transfer. A group on r devices of a replicated stage
-    takes r times its time there of all devices together. Where devices are of several kinds, a slow one holds less
+    takes r times its time there of all devices together. If devices are of several kinds, a slow one has room for less
     (:class:`~weft.solver.placement.stage_windows.Capacity`)."""
     if groups.problem.degrees:
         return float(least_work(groups).sum()) / groups.problem.devices * (1 - _ROUNDING)
@@ -222,7 +222,7 @@ def _work_per_device(groups: Groups) -> float:
     return float(groups.least.sum()) / share * (1 - _ROUNDING) if share else 0.0
 
 
-#: Numbers that no placement's largest load is below, in the problem's unit of time.
+#: Lower bounds on every placement's largest load, in the problem's unit of time.
 BOUNDS: Mapping[str, Callable[[Groups], float]] = {
     "heaviest group": _heaviest_group, "work per device": _work_per_device}
 

@@ -2,12 +2,12 @@
 
 A *group* is a set of operators that are in one stage in every placement, or in one that is as good as any. A *net* is
 a set of groups with a cost: a stage pays the cost if some but not all of the net's groups are in it (see
-:mod:`weft.solver.placement.problem`: what a tensor costs depends only on *which* operators it joins, so tensors with
-the same groups are one net, an activation and the gradient that comes back for it among them).
+:mod:`weft.solver.placement.problem`: the cost of a tensor depends only on *which* operators it joins, so tensors with
+the same groups are one net, including an activation and its gradient).
 
-:func:`groups_of` is the first exact reduction, and :func:`contract` is how every further one is carried out.
+:func:`groups_of` is the first exact reduction, and :func:`contract` carries out every further one.
 
-Groups divided into stages: what every construction gives, and the loads that follow from the groups' costs.
+Groups divided into stages: the result of every construction, and the loads that follow from the groups' costs.
 
 The judge (:mod:`weft.solver.placement.judge`) counts the same from operators and tensors alone; this is for searches.
 """
@@ -29,18 +29,18 @@ from weft.solver.placement.problem import PlacementProblem
 Times = NDArray[np.float64]
 
 
-#: What sums of fractions may exceed a limit by, as a share of it: as much as the judge lets pass.
+#: The share of a limit by which sums of fractions may exceed it: the tolerance of the judge.
 _ROUNDING = 1e-9
 
 
 def room(memory: float) -> float:
-    """What stages may hold where a device has ``memory``: a billionth more, for sums are rounded."""
+    """The room for stages on a device with ``memory``: a billionth more, as sums are rounded."""
     return memory * (1 + _ROUNDING)
 
 
 @dataclass(frozen=True, slots=True)
 class Net:
-    """Groups (ascending, at least two) that a tensor joins, and what it costs a stage that holds some but not all."""
+    """Groups (ascending, at least two) that a tensor joins, and its cost for a stage with some but not all of them."""
 
     groups: tuple[int, ...]
     cost: float
@@ -50,7 +50,7 @@ class Net:
 class Groups:
     """``members[g]``: the nodes of group g. Groups are numbered in a topological order of ``order``.
 
-    ``times[g, k]``: time on kind k, infinite where k does not support the group. ``order``: pairs (before, after) with
+    ``times[g, k]``: time on kind k, infinite if k does not support the group. ``order``: pairs (before, after) with
     before < after, transitively reduced.
     """
 
@@ -90,8 +90,8 @@ class Groups:
 
     @cached_property
     def degrees(self) -> tuple[tuple[int, Times], ...]:
-        """On how many devices a stage may be, rising, and for each the times of groups with their share of the
-        all-reduce (:mod:`weft.solver.placement.problem`: replication)."""
+        """The numbers of devices that a stage may have, rising, and for each the times of groups with their share of
+        the all-reduce (:mod:`weft.solver.placement.problem`: replication)."""
         found = [(1, self.times)]
         nodes, steps = self.problem.nodes, self.problem.micro_batches or 1
         for degree in self.problem.degrees:
@@ -103,7 +103,7 @@ class Groups:
         return tuple(found)
 
     def memory(self, groups: Iterable[int], in_flight: int) -> float:
-        """What these groups hold together with so many micro-batches in flight."""
+        """The joint memory of these groups with ``in_flight`` micro-batches."""
         chosen = list(groups)
         return float(self.resident[chosen].sum() + in_flight * self.per_micro_batch[chosen].sum())
 
@@ -117,7 +117,7 @@ class Groups:
 
 
 def groups_of(problem: PlacementProblem) -> Groups:
-    """Colocation classes, and whatever those tie into cycles, as one group each.
+    """Colocation classes, and everything those tie into cycles, as one group each.
 
     Exact: operators of one class share a stage by definition; if stage(a) <= stage(b) <= stage(a) along a cycle of
     the order between classes, all stages on it are equal.
@@ -131,7 +131,7 @@ def groups_of(problem: PlacementProblem) -> Groups:
 
 
 def contract(groups: Groups, label: Sequence[int], further_order: Iterable[tuple[int, int]] = ()) -> Groups:
-    """Groups with equal labels made one, with whatever that ties into a cycle; ``further_order`` is between old groups.
+    """Groups with equal labels merged, with everything that ties into a cycle; ``further_order`` is between old groups.
 
     If some best placement puts groups with equal labels into one stage and respects ``further_order``, the result has
     the same optimum.
@@ -185,8 +185,8 @@ def _build(problem: PlacementProblem, parts: Sequence[Sequence[int]], order: Ite
 def reduced(count: int, order: set[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     """``order``, whose pairs ascend, without the pairs that others imply.
 
-    What can be reached from a group is a whole number used as a set of bits, which is what makes ten thousand groups
-    a matter of milliseconds.
+    The groups reachable from a group are a whole number used as a set of bits, so that ten thousand groups take
+    milliseconds.
     """
     after: list[list[int]] = [[] for _ in range(count)]
     for first, second in order:
@@ -214,9 +214,9 @@ def neighbours(count: int, pairs: Iterable[tuple[int, int]]) -> tuple[list[list[
 
 
 def waits(groups: Groups) -> list[tuple[int, int]]:
-    """Pairs of groups (before, after) of which the second waits for the first, without those that others imply.
+    """Pairs of groups (before, after) of which the second waits for the first, without those implied by others.
 
-    ``groups.order`` may hold more: an order that interchangeable groups were put into makes no stage deeper.
+    ``groups.order`` may contain more: an order imposed on interchangeable groups makes no stage deeper.
     """
     place = groups.spread(range(groups.count))
     return list(reduced(groups.count, {(place[a], place[b]) for a, b in groups.problem.order if place[a] != place[b]}))
@@ -232,7 +232,7 @@ def least_times(groups: Groups) -> Times:
 
 
 def least_work(groups: Groups) -> Times:
-    """Per group the least time that it takes of all devices of its stage together."""
+    """Per group its least time summed over all devices of its stage."""
     found = groups.least
     for devices, times in groups.degrees[1:]:
         if devices <= groups.problem.devices:
@@ -246,8 +246,8 @@ Parts: TypeAlias = Sequence[tuple[int, Sequence[int]]]
 
 @dataclass(frozen=True)
 class Division:
-    """``value``: the largest load. ``stages``: (kind, groups) in order, none empty. ``devices``: on how many
-    devices each is (empty: one each)."""
+    """``value``: the largest load. ``stages``: (kind, groups) in order, none empty. ``devices``: the number of devices
+    of each (empty: one each)."""
 
     value: float
     stages: tuple[tuple[int, tuple[int, ...]], ...]
@@ -255,7 +255,7 @@ class Division:
 
 
 def largest_load(groups: Groups, stages: Sequence[tuple[int, tuple[int, ...]]], devices: Sequence[int] = ()) -> float:
-    """The largest load of these stages (kind, groups), each on so many ``devices`` (default: one each)."""
+    """The largest load of these stages (kind, groups), with these numbers of ``devices`` (default: one each)."""
     return max(_loads(groups, stages, devices))
 
 
@@ -277,7 +277,7 @@ def parts_of(stages: Sequence[PlacedStage]) -> list[tuple[int, tuple[int, ...]]]
 
 
 def divided(groups: Groups, parts: Parts) -> Division | None:
-    """``parts``, which hold all nodes, as stages of ``groups``; ``None`` if a group is in two of them."""
+    """``parts``, which contain all nodes, as stages of ``groups``; ``None`` if a group is in two of them."""
     stage_of = {node: index for index, (_, nodes) in enumerate(parts) for node in nodes}
     inside: list[list[int]] = [[] for _ in parts]
     for group, members in enumerate(groups.members):

@@ -1,7 +1,7 @@
 """The judge: loads, memory, latency and every breach of a rule, from the problem alone.
 
-It shares nothing with the encodings: a placement is a list of (kind, operators), and everything is counted anew,
-tensor by tensor and operator by operator. Every placement passes through here before anyone sees it.
+It shares no code with the encodings: a placement is a list of (kind, operators), and everything is counted anew, tensor
+by tensor and operator by operator. Every placement passes through here before it is returned.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class InvalidPlacement(AssertionError):
 
 def stages_of(problem: PlacementProblem, parts: Sequence[tuple[int, Sequence[int]]],
               devices: Sequence[int] = ()) -> tuple[PlacedStage, ...]:
-    """The stages of ``parts`` (kind, nodes), in order, with their costs; ``devices``: on how many each is (default: one
-    each). Empty parts are left out."""
+    """The stages of ``parts`` (kind, nodes), in order, with their costs; ``devices``: the number of each (default: one
+    each). Empty parts are omitted."""
     count = [devices[i] if devices else 1 for i, (_, nodes) in enumerate(parts) if nodes]
     parts = [(kind, nodes) for kind, nodes in parts if nodes]
     degrees = {degree.devices: degree for degree in problem.degrees}
@@ -48,10 +48,10 @@ def stages_of(problem: PlacementProblem, parts: Sequence[tuple[int, Sequence[int
 
 
 def latency_of(problem: PlacementProblem, stages: Sequence[PlacedStage]) -> float:
-    """How long one micro-batch takes through the stages if each starts when all it follows have ended.
+    """The time of one micro-batch through the stages if each starts when all its predecessors have ended.
 
     A stage follows another if some operator in it comes after one in the other (``problem.order``); stages that do not
-    follow each other run at the same time.
+    follow each other run in parallel.
     """
     stage_of = {node: index for index, stage in enumerate(stages) for node in stage.nodes}
     before: list[set[int]] = [set() for _ in stages]
@@ -81,7 +81,7 @@ def breaches(problem: PlacementProblem, stages: Sequence[PlacedStage]) -> list[s
 
 def breaches_of_division(problem: PlacementProblem, parts: Sequence[tuple[int, Sequence[int]]],
                          devices: Sequence[int]) -> list[str]:
-    """The same of all rules but memory: of ``parts`` (kind, nodes) on so many ``devices`` each."""
+    """The same for all rules except memory: for ``parts`` (kind, nodes) with these numbers of ``devices``."""
     found = []
     seen: dict[int, int] = {}
     for index, (kind, nodes) in enumerate(parts):

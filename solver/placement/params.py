@@ -1,4 +1,4 @@
-"""Every number that a placement search was given and not derived: its unit, its meaning, what set it.
+"""Every number of a placement search that is set, not derived: its unit, its meaning, its origin.
 
 All of them decide how long a search takes and where it stops looking, none what is true: bounds and proofs hold for any
 values. What belongs to the arithmetic of an encoding (ticks, units of memory) stands with that encoding.

@@ -75,7 +75,7 @@ class Paths:
 
 
 def _costs(groups: Groups, path: Sequence[int]) -> tuple[object, object]:
-    """What the path's groups send, and what they cost and hold, without their names."""
+    """The path's groups' tensors, costs and memory, without their names."""
     place = {group: -1 - i for i, group in enumerate(path)}
     nets = sorted((tuple(sorted(place.get(g, g) for g in groups.nets[i].groups)), groups.nets[i].cost)
                   for i in {i for group in path for i in groups.nets_of[group]})

@@ -1,4 +1,4 @@
-"""A placement: stages with what each costs and holds, its objective, and how good it is proven to be."""
+"""A placement: stages with the costs and memory of each, its objective, and the proven bound on it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class PlacedStage:
 
     @property
     def memory(self) -> float:
-        """What each of this stage's devices holds at its fullest."""
+        """The peak memory of each of this stage's devices."""
         return self.resident + self.activations
 
 

@@ -1,4 +1,4 @@
-"""What is placed: a graph of operators with costs for each kind of device, and the devices.
+"""The placement problem: a graph of operators with costs for each kind of device, and the devices.
 
 Independent of any file format and of how it is solved. Every class checks itself on construction and raises
 :class:`PlacementError`, one sentence that names the entry, what was found and what is allowed. All are immutable.
@@ -36,7 +36,7 @@ from functools import cached_property
 from weft.solver.late import nx
 from weft.solver.values import LARGEST, is_finite_number
 
-#: Sums of costs stay below this, so that what is made of them stays a finite number.
+#: Sums of costs stay below this, so that everything computed from them stays a finite number.
 _MOST = 1e300
 
 
@@ -103,7 +103,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class PlacementTensor:
-    """What ``producer`` hands to ``consumers`` (indices of nodes); ``time`` is what it costs each stage it touches."""
+    """The output of ``producer`` for ``consumers`` (indices of nodes); ``time`` is its cost for each stage it
+    touches."""
 
     producer: int
     consumers: tuple[int, ...]
@@ -268,7 +269,7 @@ class PlacementProblem:
         return tuple(pairs)
 
     def in_flight(self, depth: int) -> int:
-        """How many micro-batches a stage holds at once that is ``depth``-th from the end (the last: 1)."""
+        """The number of micro-batches at once in a stage that is ``depth``-th from the end (the last: 1)."""
         return depth if self.micro_batches is None else min(depth, self.micro_batches)
 
 

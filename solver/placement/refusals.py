@@ -40,12 +40,12 @@ def refuse_infeasible(groups: Groups) -> None:
 
 
 def largest_of(groups: Groups, among: range | tuple[int, ...]) -> int:
-    """The group among these that holds most."""
+    """The group among these with the most memory."""
     return max(among, key=lambda group: groups.memory([group], 1))
 
 
 def operator_text(groups: Groups, group: int) -> str:
-    """The name of the group's operator that holds most, and how many others are with it."""
+    """The name of the group's operator with the most memory, and the number of others with it."""
     nodes = groups.problem.nodes
     members = sorted(groups.members[group], key=lambda i: -(nodes[i].resident + nodes[i].per_micro_batch))
     others = len(members) - 1

@@ -37,7 +37,7 @@ def longest_paths_or_cycle(nodes: int, edges: Sequence[_Edge],
                            period: Fraction) -> tuple[list[Fraction], list[_Edge] | None]:
     """Least starts from 0 on that satisfy ``edges`` at ``period``; or, if there are none, a violated cycle in order.
 
-    Bellman-Ford in whole numbers, exact; a violated cycle shows up among the predecessors after at most as many rounds
+    Bellman-Ford in whole numbers, exact; a violated cycle appears among the predecessors after at most as many rounds
     as there are nodes.
     """
     weights = [edge.weight * period.denominator - edge.height * period.numerator for edge in edges]

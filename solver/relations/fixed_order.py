@@ -1,4 +1,5 @@
-"""Longest paths through a schedule whose device orders are fixed, in ticks: heads, tails and what joins two parts."""
+"""Longest paths through a schedule whose device orders are fixed, in ticks: heads, tails and paths between two
+parts."""
 
 from __future__ import annotations
 
@@ -18,10 +19,10 @@ Node: TypeAlias = tuple[int, int]
 
 
 class FixedOrder:
-    """Earliest ``start`` and ``tail`` (longest path from an operation's start to the end) under ``orders``, and the
-    waits of those for the memory of lanes (:class:`~weft.solver.pools.PooledOrders`).
+    """Earliest ``start`` and ``tail`` (longest path from an operation's start to the end) under ``orders``, and their
+    waits for the memory of lanes (:class:`~weft.solver.pools.PooledOrders`).
 
-    ``in_order`` are all operations and transfers, each behind what it waits for; :meth:`follow` says what waits for it.
+    ``in_order`` are all operations and transfers, each after those it waits for; :meth:`follow` returns those after it.
 
     Raises :class:`~weft.solver.timing.DeadlockError` if the orders contradict the dependencies.
     """
@@ -102,11 +103,11 @@ class FixedOrder:
         self.makespan = max(start + self.instance.durations[op[0]] for op, start in self.start.items())
 
     def follow(self, node: Node) -> Sequence[tuple[Node, int]]:
-        """What waits for an operation or transfer, with the distance between their starts."""
+        """The operations and transfers that wait for ``node``, with the distance between their starts."""
         return self._next[node]
 
     def length(self, node: Node) -> int:
-        """Of an operation or transfer."""
+        """The length of an operation or transfer."""
         return self.instance.durations[node[0]] if node[0] >= 0 else self.instance.arcs[~node[0]].lag
 
     def queue(self, link: int) -> Sequence[Node]:
@@ -127,7 +128,7 @@ class FixedOrder:
         return longest
 
     def arrivals(self, op: Op, earlier: Collection[Op]) -> Iterator[int]:
-        """Times at which what ``op`` needs from ``earlier`` operations is there."""
+        """Times at which the inputs of ``op`` from ``earlier`` operations are available."""
         block, m = op
         for device in self.instance.problem.blocks[block].devices:
             last = self._last(device, earlier)
@@ -143,7 +144,7 @@ class FixedOrder:
                 yield self._begin[number, producer[1]] + arc.lag
 
     def departures(self, op: Op, later: Collection[Op]) -> Iterator[int]:
-        """Longest paths from ``op``'s end through ``later`` operations (transfers on links aside)."""
+        """Longest paths from ``op``'s end through ``later`` operations (without transfers on links)."""
         block, m = op
         for device in self.instance.problem.blocks[block].devices:
             first = self._first(device, later)
@@ -154,11 +155,11 @@ class FixedOrder:
                 yield arc.lag + self.tail[arc.target, m + arc.distance]
 
     def transfer(self, number: int, micro_batch: int) -> int | None:
-        """When the transfer begins under the given orders; None if it does not take place."""
+        """The begin of the transfer under the given orders; None if it does not take place."""
         return self._begin.get((number, micro_batch))
 
     def link_free(self, link: int, earlier: Collection[Op]) -> int:
-        """When the link has carried all transfers of ``earlier`` producers."""
+        """The time at which the link has carried all transfers of ``earlier`` producers."""
         return max([0, *(self._begin[number, m] + self.instance.arcs[number].lag for number, m in self._queues[link]
                          if (self.instance.arcs[number].source, m) in earlier)])
 

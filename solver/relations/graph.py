@@ -1,4 +1,4 @@
-"""What the bounds look at: one micro-batch's nodes (blocks, and transfers on links), and which machine runs which."""
+"""The graph for the bounds: one micro-batch's nodes (blocks, and transfers on links), and which machine runs which."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ T = TypeVar("T", bound=Hashable)
 class RelationGraph:
     """Nodes by number: first the instance's blocks, then the transfers that occupy a link.
 
-    ``machines`` are the devices, then the links: each holds the nodes that it runs one at a time, and each node's
-    micro-batches in order. Of devices that run the same there is one. ``waits`` occupy no link: the transfers that do
+    ``machines`` are the devices, then the links: each lists the nodes that it runs one at a time, and each node's
+    micro-batches in order. Devices with the same nodes are listed once. ``waits`` occupy no link: the transfers that do
     are nodes.
     """
 
@@ -35,7 +35,7 @@ def graph_of(instance: TickProblem) -> RelationGraph:
     """The nodes of ``instance``.
 
     A link carries its transfers in the order in which their producers run, so those of one arc in micro-batch order. A
-    transfer to a later micro-batch does not take place where there is none; it counts as a delay only.
+    transfer to a later micro-batch does not take place if there is none; it counts as a delay only.
     """
     durations = list(instance.durations)
     waits = []
@@ -53,7 +53,7 @@ def graph_of(instance: TickProblem) -> RelationGraph:
 
 
 def joined(groups: Iterable[Collection[T]]) -> list[set[T]]:
-    """The ``groups``, those with a common member in one: the parts of a graph whose edges they are."""
+    """The ``groups``, merged if they have a common member: the components of a graph whose edges they are."""
     part_of: dict[T, set[T]] = {}
     for group in groups:
         touched = {id(part_of[member]): part_of[member] for member in group if member in part_of}.values()
@@ -66,7 +66,7 @@ def joined(groups: Iterable[Collection[T]]) -> list[set[T]]:
 
 
 def barriers(instance: TickProblem) -> list[int]:
-    """The blocks that hold every device on which anything runs, barriers; none where there is only one such device."""
+    """The blocks that run on every device with blocks, barriers; none if there is only one such device."""
     used = {d for d, on in enumerate(instance.blocks_on) if on}
     if len(used) < 2:
         return []
@@ -75,13 +75,13 @@ def barriers(instance: TickProblem) -> list[int]:
 
 def without_barriers(instance: TickProblem, barrier_blocks: Sequence[int],
                      left: Callable[[int], int] = lambda _: 0) -> TickProblem:
-    """``instance`` with the time taken out in which one of its barriers runs: these blocks take no time any more.
+    """``instance`` without the time in which one of its barriers runs: these blocks then take no time.
 
     While such a block runs nothing else does. Cut these times out of any schedule: every other block keeps its length,
-    all orders stay, and the makespan is shorter by what was cut, the same for every schedule. Only transfers
-    may have gone on meanwhile: ``left`` says what is left of one that takes so many ticks. Nothing is where barriers of
-    any number of micro-batches may run during one, as in a whole step; in a steady state
-    (:mod:`weft.solver.period.reductions.barriers`) more is.
+    all orders stay, and the makespan is shorter by the time cut, the same for every schedule. Only transfers may have
+    continued meanwhile: ``left`` returns the rest of one that takes so many ticks. The rest is 0 if barriers of any
+    number of micro-batches may run during one, as in a whole step; in a steady state
+    (:mod:`weft.solver.period.reductions.barriers`) it is more.
     """
     gone = set(barrier_blocks)
     return replace(

@@ -1,17 +1,17 @@
-"""Which operation must precede which: dependencies, micro-batch order, and what memory leaves no other way.
+"""Which operation must precede which: by dependencies, micro-batch order and memory.
 
 ``order[i, j] = h`` says that block i of micro-batch m ends before block j of micro-batch m + h starts, for every m for
-which both exist (and so for every larger distance, as a block's micro-batches run in order). It holds in every
+which both exist (and so for every larger distance, as a block's micro-batches run in order). It is true of every
 schedule; durations play no part.
 
 *Memory.* Let x and y share a device. If "x of micro-batch m runs before y of micro-batch m - K" leaves some block no
 room to start, y comes first: ``order[y, x] <= K``. When block z starts on a device, all that must precede it there has
-run, and all that must follow it has not. What every other micro-batch has run by then is some set of its blocks closed
-under "must precede"; the set that holds least gives a lower bound on the level. Only micro-batches m - K to m are
-counted, which exist wherever the statement is used; others hold nothing less than nothing, which is required.
+run, and all that must follow it has not. The blocks that every other micro-batch has run by then are some set closed
+under "must precede"; the set with the least memory gives a lower bound on the level. Only micro-batches m - K to m are
+counted, which exist wherever the statement is used; the level of others is at least 0, which is required.
 
-The test sees deadlocks ahead of them: with room for two activations, one held for long (a first chunk) and one for
-short (a last chunk), the next micro-batch's first chunk has to wait, because this one's last would find no room.
+The test foresees deadlocks: with room for two activations, one kept for long (a first chunk) and one briefly (a last
+chunk), the next micro-batch's first chunk has to wait, because this one's last would find no room.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def implied_order(instance: TickProblem, graph: RelationGraph, micro_batches: in
 
 
 def _by_waits(graph: RelationGraph) -> Order:
-    """What the waits alone imply: within a micro-batch along its graph, producers first; then wait by wait what leads
-    from one micro-batch to a later one."""
+    """The order implied by the waits alone: within a micro-batch along its graph, producers first; then, wait by wait,
+    the paths from one micro-batch to a later one."""
     n = len(graph.durations)
     before: list[list[int]] = [[] for _ in range(n)]
     after: list[list[int]] = [[] for _ in range(n)]
@@ -64,7 +64,7 @@ def _by_waits(graph: RelationGraph) -> Order:
             after[wait.source].append(wait.target)
     open_ = [len(waits) for waits in before]
     ready = [i for i in range(n) if not open_[i]]
-    to = np.full((n, n), NEVER, dtype=np.int32)  # transposed: a row holds all that precedes one node
+    to = np.full((n, n), NEVER, dtype=np.int32)  # transposed: a row has all that precede one node
     np.fill_diagonal(to, 1)
     while ready:
         checkpoint()
@@ -87,7 +87,7 @@ def _by_waits(graph: RelationGraph) -> Order:
 
 
 def _learn(instance: TickProblem, device: int, deepest: int, order: Order) -> None:
-    """Raise what must precede on ``device`` by the memory argument."""
+    """Raise the precedences on ``device`` by the memory argument."""
     memory = _DeviceMemory(instance, device, order)
     if not memory.usable:
         return
@@ -122,7 +122,7 @@ def _add(order: Order, source: int, target: int, distance: int) -> None:
 
 
 class _DeviceMemory:
-    """One device's blocks by their place on it, and what they hold."""
+    """One device's blocks by their place on it, and their memory."""
 
     def __init__(self, instance: TickProblem, device: int, order: Order) -> None:
         self.blocks = list(instance.blocks_on[device])
@@ -131,7 +131,7 @@ class _DeviceMemory:
         self.change = [instance.change[device][i] for i in self.blocks]
         self.takers = [place for place, amount in enumerate(self.take) if amount > 0]
         self.order = order[np.ix_(self.blocks, self.blocks)]
-        #: As ``order``, but a block of a micro-batch precedes itself.
+        #: Like ``order``, but a block of a micro-batch precedes itself.
         self.reflexive = self.order.copy()
         np.fill_diagonal(self.reflexive, 0)
         self.bits = 1 << np.arange(len(self.blocks), dtype=np.int64)
@@ -139,7 +139,7 @@ class _DeviceMemory:
 
     @cached_property
     def states(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None:
-        """All sets of a micro-batch's blocks that may have run, as bits, and what each holds; None if too many."""
+        """All sets of a micro-batch's blocks that may have run, as bits, and the memory of each; None if too many."""
         needs = [sum(1 << j for j in range(len(self.blocks)) if j != i and self.order[j, i] == 0)
                  for i in range(len(self.blocks))]
         known = {0}
@@ -160,7 +160,7 @@ class _DeviceMemory:
 
     @property
     def usable(self) -> bool:
-        """Whether the device has few enough states, and none of them holds less than nothing."""
+        """Whether the device has few enough states, and the memory of each is at least 0."""
         return bool(self.takers) and self.states is not None and int(self.states[1].min()) >= 0
 
     def refutes(self, x: int, y: int, distance: int) -> bool:
@@ -180,7 +180,7 @@ class _DeviceMemory:
 
     def _has_room(self, z: int, s: int, turns: npt.NDArray[np.int64], by_x: npt.NDArray[np.bool_],
                   from_y: npt.NDArray[np.bool_]) -> bool:
-        """Whether z of micro-batch s may find room, if x runs before y as :meth:`refutes` supposes."""
+        """Whether z of micro-batch s may find room, if x runs before y as in :meth:`refutes`."""
         before = s - turns[None, :] >= self.reflexive[:, z, None]
         after = turns[None, :] - s >= self.reflexive[z, :, None]
         if from_y[z, s]:
@@ -197,7 +197,7 @@ class _DeviceMemory:
         return level <= self.capacity
 
     def _least_held(self, must: int, never: int) -> int | None:
-        """The least that a micro-batch holds that has run all of ``must`` and none of ``never``; None: impossible."""
+        """The least memory of a micro-batch that has run all of ``must`` and none of ``never``; None: impossible."""
         key = (must, never)
         if key not in self._least:
             assert self.states is not None

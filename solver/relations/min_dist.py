@@ -1,4 +1,4 @@
-"""Least distances: what a period implies before any search, and periods refuted by it.
+"""Least distances: the implications of a period before any search, and periods refuted by them.
 
 For a period T they are a matrix D (Rau's MinDist) with t_j - t_i >= D[i, j] for the absolute starts t of any periodic
 schedule of that period, one micro-batch per period. It starts from the dependencies (D[i, j] = d_i + lag - distance *
@@ -7,10 +7,10 @@ T) and is closed under three arguments until nothing changes:
 * *Paths*: t_j - t_i >= D[i, k] + D[k, j].
 * *Circular no-overlap*: two blocks i, j of one device never overlap in any period, so (t_j - t_i) mod T lies in
   [d_i, T - d_j], T standing for 0 too; a lower bound on t_j - t_i rises to the next such value.
-* *Memory as Little's law*: averaged over a period, a device holds the sum over its activations of amount x
-  lifetime / T, from the taker's start to the giver's end; the average is at most the peak, hence at most the
-  capacity. So does a pool of a device and its lanes. The slack that the known least lifetimes leave in that inequality
-  limits every single lifetime from above, which is a lower bound on a lag backwards.
+* *Memory as Little's law*: averaged over a period, the level of a device is the sum over its activations of amount x
+  lifetime / T, from the taker's start to the giver's end; the average is at most the peak, hence at most the capacity.
+  The same is true of a pool of a device and its lanes. The slack that the known least lifetimes leave in that
+  inequality limits every single lifetime from above, which is a lower bound on a lag backwards.
 
 * *Depth*: no schedule needs blocks further apart than :func:`lag_range` periods.
 
@@ -34,7 +34,7 @@ from weft.solver.ticks import TickProblem
 
 Distances = npt.NDArray[np.int64]
 
-#: Entry of a pair about which nothing is known.
+#: Entry of a pair without a known distance.
 UNRELATED = -(2**60)
 
 _MOST_ROUNDS = 50
@@ -86,7 +86,7 @@ def lag_range(instance: TickProblem, period: int) -> int:
 
     Sort the blocks by lag. Between neighbours with a gap wider than the longest dependency (a block may wrap, and a
     transfer lasts ceil(c / T) periods more) all later blocks can move one period earlier: no dependency breaks, the
-    order within the period stays, and memory is held for a shorter time if no part of a micro-batch gives back more
+    order within the period stays, and memory is occupied for a shorter time if no part of a micro-batch gives back more
     than the part before it took (:func:`takes_before_giving`).
     """
     longest = max((-(-arc.lag // period) + arc.distance for arc in instance.arcs), default=0)
@@ -94,7 +94,7 @@ def lag_range(instance: TickProblem, period: int) -> int:
 
 
 def takes_before_giving(instance: TickProblem) -> bool:
-    """Whether dependencies alone make sure that everything given back was taken before, wherever memory is limited."""
+    """Whether dependencies alone ensure that everything given back was taken before, wherever memory is limited."""
     lags = _within(instance)
     if lags is None:
         return False
@@ -104,16 +104,16 @@ def takes_before_giving(instance: TickProblem) -> bool:
 
 
 def never_gives_first(instance: TickProblem) -> bool:
-    """Whether no part of a micro-batch that dependencies let run alone leaves a device's limited memory with less than
-    before it."""
+    """Whether no part of a micro-batch that dependencies let run alone leaves the level of a device with limited memory
+    below its level before it."""
     lags = _within(instance)
     return lags is not None and all(_is_taken_first(instance.change[device], lags)
                                     for device in instance.distinct_devices if instance.limited(device))
 
 
 def pools_take_first(instance: TickProblem) -> bool:
-    """Whether the same is so of the mixed pools, where something may be left for good: then orders and waits say all of
-    what they hold (:mod:`weft.solver.pools`)."""
+    """Whether the same is true of the mixed pools, where some memory may never be given back: then orders and waits
+    determine their levels (:mod:`weft.solver.pools`)."""
     lags = _within(instance) if instance.mixed_pools else None
     if lags is None:
         return not instance.mixed_pools
@@ -121,7 +121,7 @@ def pools_take_first(instance: TickProblem) -> bool:
 
 
 def _is_taken_first(change: Mapping[int, int], lags: Distances) -> bool:
-    """Whether some split of takes among gives covers all gives, each by takers that it follows: a flow says so."""
+    """Whether some split of takes among gives covers all gives, each by takers that it follows: by a flow."""
     network: nx.DiGraph[int | str] = nx.DiGraph()
     network.add_nodes_from(("source", "sink"))
     for i, amount in change.items():
@@ -154,7 +154,7 @@ def longest_paths(instance: TickProblem, period: int, unrelated: int = UNRELATED
             across.append((arc.source, arc.target, lag))
         else:
             within[arc.target].append((arc.source, lag))
-    to = np.full((n, n), UNRELATED, dtype=np.int64)  # to[j, i]: lag from i to j, so that a target's lags lie together
+    to = np.full((n, n), UNRELATED, dtype=np.int64)  # to[j, i]: lag from i to j, so that a target's lags are contiguous
     np.fill_diagonal(to, 0)
     for j in checked(instance.problem.topological_order, 64):
         for i, lag in within[j]:
@@ -184,7 +184,7 @@ def _raise(lags: Distances, i: int, j: int, lag: int) -> bool:
 
 def _round_to_no_overlap(instance: TickProblem, period: int, pairs: list[tuple[int, int]], lags: Distances) -> bool:
     durations = instance.durations
-    # Long lags contain short ones: a round sees most of it.
+    # Long lags contain short ones: a round covers most of it.
     for i, j in checked(sorted(pairs, key=lambda pair: lags[pair]), 64):
         lag = int(lags[i, j])
         if lag < UNRELATED // 2:
@@ -220,7 +220,7 @@ def _limit_lifetimes(instance: TickProblem, period: int, lags: Distances) -> boo
 
 @dataclass(frozen=True, slots=True)
 class Lifetimes:
-    """What one micro-batch holds on a device at least: ``workspace`` (amount x ticks) and, per taker and giver,
+    """The least memory of one micro-batch on a device: ``workspace`` (amount x ticks) and, per taker and giver,
     ``(taker, giver, amount, least ticks from the taker's start to the giver's end)``."""
 
     workspace: int
@@ -228,7 +228,8 @@ class Lifetimes:
 
 
 def least_lifetimes(instance: TickProblem, device: int, lags: Distances) -> Lifetimes | None:
-    """What each taker takes, split among givers, with least lifetimes; None if some lifetime has no known least.
+    """The amount that each taker takes, split among givers, with least lifetimes; None if some lifetime has no known
+    least.
 
     Every split of takes among gives has the same total lifetime, so any is valid; longest first tends to be the
     tightest.
@@ -238,8 +239,8 @@ def least_lifetimes(instance: TickProblem, device: int, lags: Distances) -> Life
 
 def lifetimes_in(instance: TickProblem, take: Mapping[int, int], change: Mapping[int, int],
                  lags: Distances) -> Lifetimes | None:
-    """As :func:`least_lifetimes`, in a memory where blocks take and change so much: a device's, or that of a mixed
-    pool, as averages ask nothing of the order."""
+    """Like :func:`least_lifetimes`, for the given amounts that blocks take and change: those of a device, or of a mixed
+    pool, as averages do not depend on the order."""
     pairs = sorted(_lives(change, lags), key=lambda pair: (-pair[0], pair[1], pair[2]))
     held = _matching(instance, change, pairs)
     for least in (0, UNRELATED // 2) if held is None or any(life < 0 for _, _, _, life in held) else ():
@@ -267,7 +268,7 @@ def _lives(change: Mapping[int, int], lags: Distances) -> list[tuple[int, int, i
 
 def _matching(instance: TickProblem, change: Mapping[int, int],
               pairs: list[tuple[int, int, int]]) -> list[tuple[int, int, int, int]] | None:
-    """All takes split among all gives, pair after pair; None if the pairs leave some over or an unknown lag is met."""
+    """All takes split among all gives, pair after pair; None if the pairs leave some over or a lag is unknown."""
     left = dict(change)
     held = []
     for lag, taker, giver in pairs:

@@ -3,12 +3,11 @@ preference.
 
 *Safe.* Say all operations fit the pools if they run one after the other in the order. An operation that overtakes
 others of it may then take memory only if these still fit, one after the other, once it and all that has started have
-ended. So that stays true of what is left, and the pass never gets stuck: where nothing runs, the first operation left
-has all that it waits for, its engines, and its memory. In particular, loads never fill a memory which computations in
-turn need.
+ended. So that stays true of the rest, and the pass never gets stuck: if nothing runs, the first operation left has all
+its inputs, its engines, and its memory. In particular, loads never fill memory that computations before them need.
 
-What mixed pools (:mod:`weft.solver.pools`) hold at given times, and orders paced so that it is no more than they
-have.
+The levels of mixed pools (:mod:`weft.solver.pools`) at given times, and orders paced so that these stay within the
+capacities.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ from weft.solver.relations.fixed_order import FixedOrder
 from weft.solver.ticks import Arc, TickProblem
 from weft.solver.timing import DeadlockError, Orders
 
-#: So many operations that have all they wait for are looked at on an idle engine, the first in the order: others hardly
-#: ever fit where none of these does.
+#: The number of ready operations considered on an idle engine, the first in the order: others hardly ever fit if none
+#: of these does.
 _LOOKED_AT = 16
 
 
 class PoolPass:
-    """All operations of ``micro_batches`` on engines that run them in the order of ``rows``, or without these in any;
-    of what may start at one time, the first in ``order`` starts first. The memory of ``pools`` is kept; with ``safe``
-    as said above, where ``order`` is one in which all fit one after the other. Inside, an operation is its place in
-    ``order``. ``sent``: when each transfer on a link begins, by the number of its arc and its producer's micro-batch.
-    ``cause``: of an operation that waited for room alone, the one whose end made it."""
+    """All operations of ``micro_batches`` on engines that run them in the order of ``rows``, or without these in any
+    order; of those that may start at one time, the first in ``order`` starts first. The memory of ``pools`` is kept;
+    with ``safe`` as described above, where ``order`` is one in which all fit one after the other. Inside, an operation
+    is its place in ``order``. ``sent``: the begin of each transfer on a link, by the number of its arc and its
+    producer's micro-batch. ``cause``: for an operation that waited only for room, the one whose end made it."""
 
     def __init__(self, instance: TickProblem, micro_batches: int, pools: Sequence[MixedPool], order: Sequence[Op],
                  rows: Orders | None = None, *, safe: bool = True) -> None:
@@ -55,21 +54,21 @@ class PoolPass:
             self._arcs_from[arc.source].append((number, arc))
             for m in range(arc.distance, micro_batches):
                 self._missing[self.place[arc.target, m]] += 1
-        if rows is None:  # a block's micro-batches have their turns
+        if rows is None:  # a block's micro-batches run in turn
             for k, (_, m) in enumerate(order):
                 self._missing[k] += m > 0
-        self._ready: list[list[int]] = [[] for _ in instance.capacity]  # what has all it waits for, on each engine
+        self._ready: list[list[int]] = [[] for _ in instance.capacity]  # the ready operations on each engine
         for k in range(len(order)):
             self._open(k)
         self._levels = [0] * len(pools)
-        self._settled = [0] * len(pools)  # once all that has started has ended
+        self._settled = [0] * len(pools)  # the level once all that has started has ended
         self._sharers = [[k for k, (block, _) in enumerate(order) if block in pool.take] for pool in pools]
         self._first = [0] * len(pools)  # the first of these that has not started
         self._times = [0]
         self._gives: list[tuple[int, int, int, Op]] = []  # when, pool, amount, whose
 
     def run(self) -> dict[Op, int] | None:
-        """When each operation starts, in ticks, or None where nothing can start any more."""
+        """The start of each operation, in ticks, or None if nothing more can start."""
         while self._times:
             checkpoint()
             now, giver = heapq.heappop(self._times), None
@@ -90,7 +89,7 @@ class PoolPass:
         return self.instance.problem.blocks[self.order[k][0]].devices
 
     def _candidates(self, now: int) -> Iterable[int]:
-        """What may be next on engines that are idle, the most preferred first."""
+        """The next candidates on idle engines, the most preferred first."""
         idle = [d for d, free in enumerate(self._free) if free <= now]
         if self._rows is None:
             return sorted({k for d in idle for k in self._ready[d][:_LOOKED_AT]})
@@ -124,7 +123,7 @@ class PoolPass:
         return True
 
     def _leaves_room(self, number: int, k: int, more: int) -> bool:
-        """Whether all that ``k`` overtakes in the pool fits with ``more`` held."""
+        """Whether all that ``k`` overtakes in the pool fits with ``more`` occupied."""
         pool, sharers = self.pools[number], self._sharers[number]
         level = self._settled[number] + more
         for place in range(self._first[number], len(sharers)):
@@ -178,7 +177,7 @@ class PoolPass:
 
 
 def fits_pools(instance: TickProblem, start: Mapping[Op, int | Fraction]) -> bool:
-    """Whether all mixed pools have room for what they hold if operations start so, in ticks."""
+    """Whether all mixed pools have room for their levels if operations start at these times, in ticks."""
     return all(_peak(instance, pool, start) <= pool.capacity for pool in instance.mixed_pools)
 
 
@@ -189,24 +188,24 @@ def _peak(instance: TickProblem, pool: MixedPool, start: Mapping[Op, int | Fract
             changes.append((at, 1, pool.take[op[0]]))
             changes.append((at + instance.durations[op[0]], 0, -pool.given(op[0])))
     level = peak = 0
-    for _, _, step in sorted(changes):  # at one time, what ends comes first
+    for _, _, step in sorted(changes):  # at one time, ends come first
         level += step
         peak = max(peak, level)
     return peak
 
 
 def with_waits(instance: TickProblem, rows: Orders, start: Mapping[Op, int]) -> PooledOrders:
-    """``rows`` with what waits for memory at these times, in ticks."""
+    """``rows`` with the waits for memory at these times, in ticks."""
     end = {op: at + instance.durations[op[0]] for op, at in start.items()}
     return PooledOrders(rows, memory_waits(instance.problem, instance.mixed_pools, rows, start, end))
 
 
 def paced(instance: TickProblem, micro_batches: int, orders: Orders) -> Orders | None:
-    """``orders`` with waits under which the earliest times fit the mixed pools; None where none are found.
+    """``orders`` with waits under which the earliest times fit the mixed pools; None if none are found.
 
-    As they are where no pool is mixed. Else their earliest times are taken if they fit. If not, time is gone through
-    once: an operation starts as soon as its turn has come, what it waits for is there, and its pools have room; that
-    may end where nothing can start any more.
+    Unchanged if no pool is mixed. Otherwise their earliest times are taken if they fit. If not, one pass goes through
+    time: an operation starts as soon as its turn has come, its inputs are available, and its pools have room; the pass
+    may get stuck.
     """
     if not instance.mixed_pools:
         return orders
@@ -225,15 +224,15 @@ def paced(instance: TickProblem, micro_batches: int, orders: Orders) -> Orders |
 
 
 def kept(instance: TickProblem, micro_batches: int, rows: Orders, start: Mapping[Op, int]) -> PooledOrders | None:
-    """``rows`` with what waits for memory at these times, which fit; None where what is given before it is taken asks
-    for more than waits."""
+    """``rows`` with the waits for memory at these times, which fit; None if memory given before it is taken requires
+    more than waits."""
     found = with_waits(instance, rows, start)
     again = _earliest(instance, micro_batches, found)
     return found if again is not None and fits_pools(instance, again) else None
 
 
 def _earliest(instance: TickProblem, micro_batches: int, orders: Orders) -> Mapping[Op, int] | None:
-    """The earliest starts; None where something waits for itself."""
+    """The earliest starts; None if an operation waits for itself."""
     try:
         return FixedOrder(instance, micro_batches, orders).start
     except DeadlockError:

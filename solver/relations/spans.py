@@ -1,10 +1,10 @@
 """The least span of a schedule whose device orders are fixed, and the times that have it: exact.
 
-The *span* of a step is how long a device, or a link, is busy with it at most, from the start of its first operation
-(transfer) to the end of its last: the next step can begin so much later (:mod:`weft.solver.judge.spans`).
+The *span* of a step is the longest time that a device, or a link, is busy with it, from the start of its first
+operation (transfer) to the end of its last: the next step can begin so much later (:mod:`weft.solver.judge.spans`).
 
-*Argument.* With orders fixed, starts t are held by t_j >= t_i + d_i (+ lag) along the arcs of a directed graph without
-circles. "Machine r is busy for at most T" is one constraint more, back from its last operation to its first:
+*Argument.* With orders fixed, starts t satisfy t_j >= t_i + d_i (+ lag) along the arcs of a directed graph without
+cycles. "Machine r is busy for at most T" is one constraint more, back from its last operation to its first:
 t_first(r) >= t_last(r) + d_last(r) - T. Such difference constraints have a solution exactly if no cycle has a positive
 weight. Every cycle goes through k >= 1 of these arcs back, and from the first operation of one machine to the last of
 the next along the orders, so its weight is a sum of k longest paths W[r, s], from the start of first(r) to the end of
@@ -12,13 +12,13 @@ last(s), less k T. The least T is thus the largest mean of W over the cycles amo
 denominator is at most the number of machines. W[r, r] alone says that no machine's span is less than the longest way
 from its first operation to its last; two machines that wait for each other can need more than either.
 
-Where what a device and its lanes hold hangs on when their blocks run, they are busy from the first start on any to the
+If the level of a device and its lanes hangs on when their blocks run, they are busy from the first start on any to the
 last end (:func:`weft.solver.pools.busy_as_one`): arcs lead back from the last operation of each to the first of each
-other, and the rest of the argument holds. Waits for memory are arcs of the graph like any others, and all times that
-keep them fit (:mod:`weft.solver.pools`).
+other, and the rest of the argument is unchanged. Waits for memory are arcs of the graph like any others, and all times
+that keep them fit (:mod:`weft.solver.pools`).
 
-When machines begin is then a longest path among them, by W - T and by what their first operations wait for; everything
-else starts as early as that allows, which is earliest of all schedules with this order and span.
+The begins of machines are then longest paths among them, by W - T and by the inputs of their first operations;
+everything else starts as early as that allows, which is earliest of all schedules with this order and span.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from weft.solver.timing import Begins
 
 __all__ = ["Machines", "Node", "LeastSpan", "Spans", "least_span"]
 
-#: No path: so little that no sum of times makes it one.
+#: No path: so negative that no sum of times makes it one.
 _NONE = -(1 << 62)
-#: Longer paths than this are paths.
+#: Values above this are paths.
 _SOME = -(1 << 61)
 
 _Ticks = npt.NDArray[np.int64]
@@ -47,7 +47,7 @@ _Ticks = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class LeastSpan:
-    """The least ``span`` of an order, in ticks, and when its devices and links ``begin``, in the problem's time
+    """The least ``span`` of an order, in ticks, and the ``begin`` of its devices and links, in the problem's time
     unit."""
 
     span: Fraction
@@ -55,7 +55,7 @@ class LeastSpan:
 
 
 class Machines:
-    """The devices and links of a fixed order that do anything: ``first`` and ``last``, their operations or transfers.
+    """The devices and links with operations in a fixed order: ``first`` and ``last``, their operations or transfers.
 
     Devices with the same first and the same last operation count once. ``together``: for each machine, itself and those
     that are busy as one with it.
@@ -76,8 +76,8 @@ class Machines:
                          for r, pool in enumerate(pools)]
 
     def paths(self, fixed: FixedOrder) -> tuple[_Ticks, _Ticks]:
-        """Longest paths from the start of the first operation of machine r (row) to the start of the first of machine
-        s (column), and to the end of its last; very negative where there is none."""
+        """Longest paths from the start of the first operation of machine r (row) to the start of the first of machine s
+        (column), and to the end of its last; very negative if there is none."""
         count = len(self.first)
         to_first, to_last = np.full((2, count, count), _NONE, dtype=np.int64)
         begin: dict[Node, list[int]] = {}
@@ -106,7 +106,7 @@ class Machines:
 
 
 class Spans:
-    """Which spans the device orders of ``fixed`` allow, and when everything starts then. Times are in ticks."""
+    """The spans that the device orders of ``fixed`` allow, and the starts under each. Times are in ticks."""
 
     def __init__(self, fixed: FixedOrder) -> None:
         self.fixed = fixed
@@ -129,8 +129,8 @@ class Spans:
             span = ratio(cycle)
 
     def begins(self, span: Fraction) -> dict[Node, Fraction]:
-        """When the first operation or transfer of every machine starts, at the earliest, with a span that is not less
-        than the least; whole ticks where ``span`` is whole."""
+        """The earliest start of the first operation or transfer of every machine, with a span that is not less than the
+        least; whole ticks if ``span`` is whole."""
         begins, _ = longest_paths_or_cycle(len(self.machines.first), self._waits, span)
         return dict(zip(self.machines.first, begins, strict=True))
 

@@ -1,1 +1,1 @@
-"""The backends that come with weft, a file each; :mod:`weft.runtime.backends.registry` lists them."""
+"""weft's own backends, a file each; :mod:`weft.runtime.backends.registry` lists them."""

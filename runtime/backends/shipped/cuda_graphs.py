@@ -11,7 +11,7 @@ from weft.runtime.backends.graph import GraphPart
 from weft.runtime.backends.patterns import regions
 from weft.runtime.backends.registry import backend
 
-#: Runs before the recording: kernels are chosen and workspaces made then.
+#: Runs before the recording: they choose kernels and allocate workspaces.
 WARM = 3
 
 
@@ -21,8 +21,8 @@ def _missing() -> str | None:
 
 @backend("cuda-graphs", patterns=regions(), devices=("cuda",), missing=_missing)
 def build(part: GraphPart) -> Callable[..., Sequence[Tensor]]:
-    """The part recorded on inputs of its own, into which each call copies what it is given, as each copies what comes
-    out: the next call writes over it."""
+    """The part recorded on its own inputs, into which each call copies its arguments; it also copies the results, since
+    the next call overwrites them."""
     places = [x.clone() for x in part.inputs]
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with torch.no_grad(), torch.cuda.stream(stream):

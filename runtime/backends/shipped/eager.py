@@ -13,7 +13,6 @@ from weft.runtime.backends.registry import EAGER, backend
 
 @backend(EAGER, patterns=singles, trains=True)
 def build(part: GraphPart) -> Callable[..., Sequence[Tensor]]:
-    """The part's operators as they were captured. (In a built module they stand in its own code: no call of a part is
-    paid for.)"""
+    """The part's operators as captured. (A built module has them in its own code, without the cost of a call.)"""
     forward: Callable[..., Sequence[Tensor]] = part.module.forward
     return forward

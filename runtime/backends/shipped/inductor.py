@@ -33,6 +33,6 @@ def build(part: GraphPart) -> Callable[..., Sequence[Tensor]]:
 def _compiled(module: torch.nn.Module) -> Callable[..., Sequence[Tensor]]:
     import torch._inductor.config as config
 
-    config.compile_threads = 1  # no workers beside a process that may be ended at any moment
+    config.compile_threads = 1  # no workers beside a process that may be killed at any moment
     compiled: Callable[..., Sequence[Tensor]] = torch.compile(module, fullgraph=True, dynamic=False)
     return compiled

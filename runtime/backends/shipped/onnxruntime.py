@@ -19,7 +19,7 @@ from weft.runtime.backends.graph import GraphPart
 from weft.runtime.backends.patterns import regions_and_fused
 from weft.runtime.backends.registry import backend
 
-#: What it takes to run a part: the runtime, and what torch writes its models with.
+#: The required packages: the runtime, and those with which torch writes its models.
 PACKAGES = ("onnxruntime", "onnx", "onnxscript")
 
 
@@ -33,8 +33,8 @@ def _version() -> str:
 
 
 def _prepare() -> None:
-    """An export reads its rules anew each time, which takes longer than most parts do: they are kept."""
-    with suppress(ImportError, AttributeError):  # no part of a promise
+    """Keep torch's export rules: an export reads them anew each time, which takes longer than most parts do."""
+    with suppress(ImportError, AttributeError):  # not a public interface
         rules: Any = import_module("onnxscript._framework_apis.torch_2_5")
         rules.get_torchlib_ops = cache(rules.get_torchlib_ops)
     _exported(torch.nn.ReLU(), (torch.zeros(2),))
@@ -49,7 +49,7 @@ def _exported(module: torch.nn.Module, inputs: tuple[Any, ...]) -> Any:
 @backend("onnxruntime", patterns=regions_and_fused, devices=("cpu",), missing=_missing, version=_version,
          prepare=_prepare)
 def build(part: GraphPart) -> Callable[..., Sequence[Tensor]]:
-    """One session on as many threads as torch has. It reads the tensors that it is given where they are."""
+    """One session on as many threads as torch has. It reads its input tensors in place."""
     runtime: Any = import_module("onnxruntime")
     written = io.BytesIO()
     _exported(part.module, tuple(part.inputs)).save(written)
@@ -59,7 +59,7 @@ def build(part: GraphPart) -> Callable[..., Sequence[Tensor]]:
     session = runtime.InferenceSession(written.getvalue(), options, providers=["CPUExecutionProvider"])
     names = [given.name for given in session.get_inputs()]
     places = {node.name: i for i, node in enumerate(part.takes)}
-    taken = [places[name] for name in names]  # an input that nothing reads is left out of a model
+    taken = [places[name] for name in names]  # an unread input is left out of a model
     results = [given.name for given in session.get_outputs()]
 
     def run(*given: Tensor) -> Sequence[Tensor]:

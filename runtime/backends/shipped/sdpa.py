@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from weft.runtime.backends.graph import GraphPart
 from weft.runtime.backends.registry import Build, backend
 
-#: The name of each, torch's own, and the kinds of device that have it.
+#: The name of each, torch's own, and the kinds of device that support it.
 KERNELS = (("sdpa-math", SDPBackend.MATH, ("cpu", "cuda")), ("sdpa-flash", SDPBackend.FLASH_ATTENTION, ("cpu", "cuda")),
            ("sdpa-efficient", SDPBackend.EFFICIENT_ATTENTION, ("cuda",)),
            ("sdpa-cudnn", SDPBackend.CUDNN_ATTENTION, ("cuda",)))
@@ -21,7 +21,7 @@ _aten = torch.ops.aten
 
 
 def _in_context(kernel: SDPBackend) -> Build:
-    """The kernel as torch itself chooses one, by a context around the part."""
+    """The kernel chosen by torch's own context around the part."""
     def build(part: GraphPart) -> Callable[..., Sequence[Tensor]]:
         def run(*given: Tensor) -> Sequence[Tensor]:
             with sdpa_kernel(kernel):
@@ -34,7 +34,7 @@ def _in_context(kernel: SDPBackend) -> Build:
 
 
 def _called(kernel: SDPBackend) -> Build:
-    """On a CPU the kernel's own operator: the context takes longer than small attention does."""
+    """On a CPU the kernel's own operator: the context takes longer than small attention."""
     def build(part: GraphPart) -> Callable[..., Sequence[Tensor]]:
         if part.inputs and isinstance(part.inputs[0], Tensor) and part.inputs[0].is_cuda:
             return _in_context(kernel)(part)
@@ -71,7 +71,7 @@ def _replaced(node: Node, kernel: SDPBackend) -> None:
 
 
 def _added(mask: Tensor, query: Tensor) -> Tensor:
-    """``mask`` as the kernels' own operators take it, which add it."""
+    """``mask`` as an addend, the form that the kernels' own operators take."""
     if mask.dtype != torch.bool:
         return mask
     return torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))

@@ -1,1 +1,1 @@
-"""What a model is called with: its arguments, leaf by leaf, and batches cut into micro-batches."""
+"""A model's arguments, leaf by leaf, and batches cut into micro-batches."""

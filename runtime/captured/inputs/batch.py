@@ -1,4 +1,4 @@
-"""A batch as the user hands it over, cut into micro-batches: nested arguments in, tensors by name out."""
+"""A user's batch, cut into micro-batches: nested arguments in, tensors by name out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ class BatchError(CaptureError):
 
 
 class ShapeError(BatchError):
-    """A batch of a shape that cannot run, found by all ranks before any has begun: they may go on with another one."""
+    """A batch of a shape that cannot run, found by all ranks before any has begun: they may continue with another
+    one."""
 
 
 def micro_batch(value: Any, count: int, dims: Dims, number: int = 0) -> Any:
@@ -37,12 +38,12 @@ def require_divides(size: int, count: int) -> None:
 
 
 class BatchLayout:
-    """How what is given as one batch becomes ``count`` micro-batches of tensors called ``names``.
+    """Cuts a batch into ``count`` micro-batches of tensors named ``names``.
 
-    ``leaves`` and ``spec``: the leaves of ``(args, kwargs)``, and how they are nested; ``looks``: shape and type of
-    each leaf in one micro-batch, or the value that it must have where it is no tensor; ``dims``: along which dimension
-    each is cut, ``None`` where it is the same for all micro-batches. ``positional``: the arguments that may also be
-    given by position, in order.
+    ``leaves`` and ``spec``: the leaves of ``(args, kwargs)``, and their nesting; ``looks``: shape and type of each leaf
+    in one micro-batch, or its required value if it is not a tensor; ``dims``: the dimension along which each is cut,
+    ``None`` where it is the same for all micro-batches. ``positional``: the arguments that may also be given by
+    position, in order.
     """
 
     def __init__(self, names: Sequence[str], leaves: Sequence[Leaf], spec: TreeSpec, looks: Sequence[Any], dims: Dims,
@@ -52,13 +53,13 @@ class BatchLayout:
 
     @property
     def named(self) -> dict[str, Tensor]:
-        """A tensor like each of those of a micro-batch, by name."""
+        """Example tensors of a micro-batch, by name."""
         return {name: looks for name, looks in zip(self.names, self.looks, strict=True) if isinstance(looks, Tensor)}
 
     def micro_batches(self, args: Sequence[Any], kwargs: Mapping[str, Any],
                       needed: Collection[str] | None = None) -> tuple[list[dict[str, Tensor]], int | None]:
-        """The tensors of each micro-batch, by name, and the size of the batch, where a tensor tells it. What is not
-        among ``needed`` (``None``: all are) may be left out, or be ``None``. Raises :class:`BatchError`."""
+        """The tensors of each micro-batch, by name, and the size of the batch, if a tensor has it. Arguments not in
+        ``needed`` (``None``: all are needed) may be left out, or be ``None``. Raises :class:`BatchError`."""
         given, size, first = self._given(args, kwargs), None, ""
         cut: list[dict[str, Tensor]] = [{} for _ in range(self.count)]
         for name, leaf, value, looks, dim in zip(self.names, self.leaves, given, self.looks, self.dims, strict=True):
@@ -91,7 +92,7 @@ class BatchLayout:
         return self._given(args, kwargs)
 
     def has_looks_of(self, leaves: Sequence[Any]) -> bool:
-        """Whether those of ``leaves``, a whole batch's, that are tensors have the types and shapes that this is for."""
+        """Whether the tensors among ``leaves``, of a whole batch, have the expected types and shapes."""
         return all(not isinstance(value, Tensor) or not isinstance(looks, Tensor) or (
             value.dtype == looks.dtype and tuple(value.shape) == tuple(
                 length * self.count if place == dim else length for place, length in enumerate(looks.shape)))
@@ -107,7 +108,7 @@ class BatchLayout:
                                  f"tensors like {tuple(looks.shape)} of {looks.dtype}: give what the example was like")
 
     def size(self, leaves: Sequence[Any]) -> int | None:
-        """How many samples ``leaves`` have; ``None`` where no tensor is cut. Raises :class:`BatchError` for tensors
+        """The number of samples of ``leaves``; ``None`` where no tensor is cut. Raises :class:`BatchError` for tensors
         that disagree."""
         size, first = None, ""
         for leaf, value, looks, dim in zip(self.leaves, leaves, self.looks, self.dims, strict=True):
@@ -116,13 +117,13 @@ class BatchLayout:
         return size
 
     def alike(self, looks: Sequence[Any], count: int) -> BatchLayout:
-        """The same for ``count`` micro-batches that look so."""
+        """The same layout for ``count`` micro-batches of other shapes."""
         return BatchLayout(self.names, self.leaves, self.spec, looks, self.dims, count, self.positional)
 
     # -- arguments -----------------------------------------------------------------------------------------------------
 
     def _given(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """The leaves of what was given, ``None`` for those of arguments that are not there."""
+        """The leaves of the given arguments, ``None`` for those of missing arguments."""
         wanted_args, wanted = tree_unflatten(range(len(self.leaves)), self.spec)
         positions = dict(zip(self.positional, range(len(wanted_args)), strict=False))
         found_args, found = [*args, *[None] * (len(wanted_args) - len(args))], dict(kwargs)
@@ -145,7 +146,7 @@ class BatchLayout:
         return [leaf for part, like in parts for leaf in self._leaves(part, like)]
 
     def _leaves(self, value: Any, like: Any) -> list[Any]:
-        """The leaves of one argument; as many as ``like`` has, whose numbers these are."""
+        """The leaves of one argument; as many as ``like``, which has their numbers."""
         numbers, spec = tree_flatten(like)
         if value is None:
             return [None if isinstance(self.looks[i], Tensor) else self.looks[i] for i in numbers]
@@ -166,7 +167,7 @@ class BatchLayout:
 
 
 def _one_size(size: int | None, first: str, leaf: Leaf, value: Tensor, dim: int) -> int:
-    """The size of a batch, of which ``first`` has ``size`` entries."""
+    """The size of a batch, of which leaf ``first`` has ``size`` entries."""
     if size is not None and size != value.shape[dim]:
         raise BatchError(f"{first} has {size} entries and {leaf.name} has {value.shape[dim]} along dimension {dim}: "
                          "give a batch of one size")

@@ -1,6 +1,6 @@
-"""Along which dimension each tensor of a batch is cut into micro-batches, and which are the same for all of them.
+"""The dimension along which each tensor of a batch is cut into micro-batches, and tensors common to all of them.
 
-What a model is called with, leaf by leaf: of which argument each is, and what to call it.
+A model's arguments, leaf by leaf: the argument of each leaf, and its name.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path
 
 from weft.runtime.captured.captured import CaptureError
 
-#: What a user may ask for: one dimension for all, or some for arguments, by name or by position.
+#: A user's choice: one dimension for all, or some for arguments, by name or by position.
 BatchDims: TypeAlias = int | Mapping[Any, Any] | Sequence[Any]
 #: A dimension for each leaf; ``None``: the same for all micro-batches.
 Dims: TypeAlias = tuple[int | None, ...]
-#: What the target is called among the arguments.
+#: The name of the target among the arguments.
 TARGET_KEY = "target"
 
 
 def dims_of(asked: BatchDims, leaves: Sequence[Leaf], values: Sequence[Any]) -> Dims:
     """The dimension of each of ``values``, the leaves of a model's arguments, which ``leaves`` names.
 
-    Where nothing is asked for an argument, its tensors are cut along dimension 0 (or the one number that is asked for);
-    those that have no such dimension, or only one entry there, are the same for all micro-batches. Raises
-    :class:`~weft.runtime.captured.captured.CaptureError` for what is no dimension of an argument, and for tensors that
-    disagree about the size of the batch.
+    By default an argument's tensors are cut along dimension 0 (or the one number in ``asked``); those without that
+    dimension, or with only one entry there, are the same for all micro-batches. Raises
+    :class:`~weft.runtime.captured.captured.CaptureError` for an invalid dimension of an argument, and for tensors that
+    disagree on the size of the batch.
     """
     default, table = _table(asked, leaves)
     found: list[int | None] = []
@@ -50,7 +50,7 @@ def dims_of(asked: BatchDims, leaves: Sequence[Leaf], values: Sequence[Any]) -> 
 
 
 def one_dim(values: Sequence[Any], dim: int) -> Dims:
-    """``dim`` for all tensors among ``values`` that have as many entries there as the first one that has it."""
+    """``dim`` for all tensors among ``values`` with as many entries there as the first one that has that dimension."""
     sizes = [value.shape[dim] if isinstance(value, Tensor) and value.dim() > dim else None for value in values]
     first = next((size for size in sizes if size is not None), None)
     return tuple(dim if size is not None and size == first else None for size in sizes)
@@ -66,7 +66,7 @@ def target_dim(asked: BatchDims) -> int | None:
 
 
 def _agreed(leaves: Sequence[Leaf], values: Sequence[Any], dims: list[int | None], said: Sequence[bool]) -> Dims:
-    """``dims`` where all tensors have as many entries, but for those that have one."""
+    """``dims`` where all tensors have as many entries, except those that have one."""
     sizes = {i: int(values[i].shape[dim]) for i, dim in enumerate(dims) if dim is not None}
     first = next((i for i in sizes if said[i]), next((i for i, size in sizes.items() if size != 1), None))
     for i, size in sizes.items():
@@ -90,7 +90,7 @@ def _agreed(leaves: Sequence[Leaf], values: Sequence[Any], dims: list[int | None
 
 
 def _are_offsets(one: Any, other: Any) -> bool:
-    """Whether ``one`` says where bags of the whole numbers ``other`` begin, as for ``nn.EmbeddingBag``."""
+    """Whether ``one`` is the offsets of bags of the integers ``other``, as for ``nn.EmbeddingBag``."""
     if not all(tensor.dim() == 1 and not tensor.is_floating_point() and not tensor.is_meta for tensor in (one, other)):
         return False
     begins = [int(begin) for begin in one]
@@ -105,7 +105,7 @@ _NOT_SAID = _NotSaid()
 
 
 def _table(asked: BatchDims, leaves: Sequence[Leaf]) -> tuple[int, Mapping[Any, Any]]:
-    """The dimension for whatever is not said, and what is."""
+    """The default dimension, and the explicit ones."""
     if isinstance(asked, int) and not isinstance(asked, bool) and asked >= 0:
         return asked, {}
     if isinstance(asked, Mapping):
@@ -127,7 +127,7 @@ def _table(asked: BatchDims, leaves: Sequence[Leaf]) -> tuple[int, Mapping[Any, 
 
 
 def _own(table: Mapping[Any, Any], leaf: Leaf, leaves: Sequence[Leaf]) -> Any:
-    """What is said of ``leaf``: for its whole argument, or nested as that is."""
+    """The explicit dimension of ``leaf``: for its whole argument, or nested like that."""
     said = table.get(leaf.argument, table.get(leaf.place, _NOT_SAID) if leaf.place is not None else _NOT_SAID)
     if said is _NOT_SAID or said is None or isinstance(said, int):
         _require_dim(said, leaf.name)
@@ -149,8 +149,8 @@ def _require_dim(dim: object, name: str) -> None:
 
 
 class Leaf(NamedTuple):
-    """One leaf of ``(args, kwargs)``. ``argument``: the name of the argument that it is of, as the model's forward has
-    it; ``place``: its place, if it was given by position; ``name``: of the leaf, with its way inside the argument."""
+    """One leaf of ``(args, kwargs)``. ``argument``: the name of its argument in the model's forward; ``place``: its
+    position, if it was given by position; ``name``: of the leaf, with its path inside the argument."""
 
     argument: str
     place: int | None
@@ -167,7 +167,7 @@ def leaves_of(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     except TypeError as error:
         raise CaptureError(f"{type(model).__name__} is not called so, {error}: give args and kwargs as its forward "
                            "takes them") from None
-    except ValueError:  # a function of C has none
+    except ValueError:  # a C function has none
         pass
     known = positional_names(model)
     for path, leaf in tree_flatten_with_path((tuple(args), dict(kwargs)))[0]:

@@ -1,1 +1,1 @@
-"""What becomes of what a captured model's operators keep: decided by operator, and carried out in its stages."""
+"""The memory that a captured model's operators keep: decided by operator, and carried out in its stages."""

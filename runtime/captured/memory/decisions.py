@@ -1,10 +1,10 @@
-"""What becomes of the memory of each operator between its forward and its backward, as a plan has it.
+"""What happens to the memory of each operator between its forward and its backward, as planned.
 
-An operator is *kept*, as torch does it; *recomputed*: what it makes and the backward reads is dropped after the forward
-and made again when the backward first needs it; or *offloaded*: that moves to the host's memory and back. Operators
-that write in place are decided together with what made the tensor they write into: between the places where no cut may
-be there is one decision. And a part of the model can be computed in equal shares of its batch, one after another, each
-recomputed by itself (*co-shard*). What the model has under ``torch.utils.checkpoint`` is recomputed call by call.
+An operator is *kept*, as in torch; *recomputed*: its results that the backward reads are dropped after the forward and
+made again when the backward first needs them; or *offloaded*: these move to the host's memory and back. Operators that
+write in place are decided together with the operator that made the tensor: the operators between forbidden cuts are one
+decision. And a part of the model can be computed in equal shares of its batch, one after another, each recomputed by
+itself (*co-shard*). Code of the model under ``torch.utils.checkpoint`` is recomputed call by call.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ MODES: tuple[Mode, ...] = ("keep", "recompute", "offload")
 
 @dataclass(frozen=True)
 class Decisions:
-    """``modes``: of operators by their names in the captured graph; those that are not named are kept. ``shards``: in
-    how many shares of the batch a module is computed, by its path. ``calls``: recomputed operators of one number are
-    recomputed together, apart from their neighbours; those without one together with all neighbours that have none."""
+    """``modes``: of operators by their names in the captured graph; unnamed ones are kept. ``shards``: the number of
+    shares of the batch of a module, by its path. ``calls``: recomputed operators with one number are recomputed
+    together, apart from their neighbours; those without one together with all neighbours that have none."""
 
     modes: Mapping[str, Mode] = field(default_factory=dict)
     shards: Mapping[str, int] = field(default_factory=dict)
@@ -36,11 +36,11 @@ class Decisions:
         return bool(self.shards) or any(mode != "keep" for mode in self.modes.values())
 
     def of(self, operator: str) -> Mode:
-        """What becomes of one operator."""
+        """The decision for one operator."""
         return self.modes.get(operator, "keep")
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data, which stands in the plan of a run."""
+        """The same as JSON values, for the plan of a run."""
         return {**{mode: sorted(name for name, own in self.modes.items() if own == mode) for mode in MODES[1:]},
                 "co_shard": dict(sorted(self.shards.items())),
                 **({"calls": dict(sorted(self.calls.items()))} if self.calls else {})}
@@ -49,7 +49,7 @@ class Decisions:
     def made(cls, captured: Captured, purity: Purity, modes: Mapping[str, Mode],
              shards: Mapping[str, int] | None = None, *, asked: bool = False) -> Decisions:
         """``modes`` where they can be carried out: operators that are decided together are kept where they differ, and
-        so are those that cannot be computed twice. ``asked``: the user named them, so that the latter are refused.
+        so are those that cannot be computed twice. ``asked``: the user named them, so the latter are refused.
 
         Raises :class:`~weft.runtime.captured.captured.CaptureError`.
         """
@@ -67,14 +67,14 @@ class Decisions:
 
     @classmethod
     def of_model(cls, captured: Captured, purity: Purity) -> Decisions:
-        """What the model says itself: what it computes under ``torch.utils.checkpoint`` is recomputed."""
+        """The model's own decisions: code under ``torch.utils.checkpoint`` is recomputed."""
         made = cls.made(captured, purity, dict.fromkeys(captured.checkpointed, "recompute"))
         return cls(made.modes, calls={name: captured.checkpointed[name] for name in made.modes})
 
     @classmethod
     def by_path(cls, captured: Captured, purity: Purity, paths: Mapping[str, str]) -> Decisions:
-        """The operators of the modules named in ``paths``, each as it is said there; of a module within a module that
-        is named too, what is said of the inner one holds. All others are as the model has them.
+        """The operators of the modules named in ``paths``, each with the mode there; for a module within another named
+        one, the inner mode holds. All others are as in the model.
 
         Raises :class:`~weft.runtime.captured.captured.CaptureError` for a path without operators.
         """
@@ -95,9 +95,9 @@ class Decisions:
 
 
 def decisions_from_json(value: Any, captured: Captured) -> Decisions:
-    """What :meth:`Decisions.to_json` gave, as it stands in a plan; nothing where it stands in none.
+    """The result of :meth:`Decisions.to_json`, from a plan; no decisions if the plan has none.
 
-    Raises :class:`~weft.runtime.captured.captured.CaptureError` where it is not of the operators of ``captured``.
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` for operators that ``captured`` does not have.
     """
     if value is None:
         return Decisions()
@@ -124,7 +124,7 @@ def in_module(node: Node, path: str) -> bool:
 
 
 def units(captured: Captured, purity: Purity) -> Iterator[Sequence[Node]]:
-    """The operators in order, those together that are decided together."""
+    """The operators in order, grouped by common decision."""
     forbidden, unit = purity.forbidden(), list[Node]()
     for place, node in enumerate(captured.calls):
         if unit and place not in forbidden and not is_item(node):
@@ -136,8 +136,8 @@ def units(captured: Captured, purity: Purity) -> Iterator[Sequence[Node]]:
 
 
 def unrepeatable(purity: Purity, unit: Sequence[Node]) -> Node | None:
-    """An operator of ``unit`` that writes into a buffer on whose value something depends, if there is one: running
-    statistics and what is only counted up are put back after a second forward, and change nothing."""
+    """An operator of ``unit`` that writes into a buffer whose value other operators depend on, if there is one: running
+    statistics and mere counters are restored after a second forward, and change nothing."""
     captured = purity.captured
     for node in unit:
         for target in written(node):

@@ -1,29 +1,29 @@
 """A stage that keeps, recomputes and offloads operator by operator, as decided, while it trains.
 
-A stage's forward runs piece by piece. What autograd saves meanwhile is handed to hooks
-(``torch.autograd.graph.saved_tensors_hooks``), which see by its memory which piece made it, whoever saves it:
+A stage's forward runs piece by piece. Tensors that autograd saves are passed to hooks
+(``torch.autograd.graph.saved_tensors_hooks``), which identify by its memory the piece that made each, whatever saves
+it:
 
 * of a kept piece: it is saved as it is;
-* of an offloaded one: its memory is copied to the host (:class:`~weft.runtime.captured.memory.held.Away`), beside what
-  is computed, and given back at the end of the next piece; the backward fetches it where it needs it, and begins with
+* of an offloaded one: its memory is copied to the host (:class:`~weft.runtime.captured.memory.held.Away`), beside
+  computation, and released at the end of the next piece; the backward fetches it where needed, and then begins with
   the one before;
-* of a recomputed one: nothing is saved but what to do
+* of a recomputed one: only the recomputation is saved
   (:class:`~weft.runtime.captured.memory.second_run.SecondRun`). Where the backward first needs any of it, the piece
-  runs again, on the same inputs and random numbers, no further than needed; what it saves then is taken at the
-  same places in the row of all that it saves.
+  runs again, on the same inputs and random numbers, no further than needed; its saved tensors are taken at the same
+  places in the sequence of saves.
 
 So what is dropped is what an operator *makes*, not what it reads: dropping the result of an activation drops what the
-next linear layer would have saved. Inputs of a recomputed piece are held, and stay on the device where another
+next linear layer would have saved. Inputs of a recomputed piece are kept, and stay on the device where another
 recomputed piece made them, or the two would be recomputed together.
 
-Everything happens within the passes of the stage, so that any schedule can run it, and what passes cost is measured as
-it is. Without gradients the stage is its plain self.
+Everything happens within the passes of the stage, so that any schedule can run it, and the cost of passes is measured
+as it is. Without gradients the stage runs unchanged.
 
-A stage's graph in pieces: neighbouring operators of which one thing was decided, as functions of the stage.
+A stage's graph in pieces: neighbouring operators with one decision, as functions of the stage.
 
-A piece reads parameters and buffers from the stage's module when it runs, so that the module stays what it is: the same
-names, the same objects, whoever replaces them later. Values that nothing reads any more are dropped inside a piece, and
-between pieces.
+A piece reads parameters and buffers from the stage's module when it runs, so that the module keeps its names and
+objects, even if they are replaced later. Values without further readers are dropped inside a piece, and between pieces.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ from weft.runtime.captured.memory.shares import Range, Segment, part_of, range_o
 from weft.runtime.captured.purity import draws, written
 from weft.runtime.train.moment import Seeded
 
-#: Whose a memory is.
+#: The owner of a memory.
 _Owner: TypeAlias = str | Away | Result
 _KEPT, _MOVING = "kept", "moving"
 
 
 def executed(stage: GraphModule, decisions: Decisions, shares: Mapping[int, GraphModule] | None = None) -> GraphModule:
-    """``stage``, changed in place so that its forward does what ``decisions`` says of its operators. ``shares``: the
-    same stage for a share of the micro-batch, by how many shares there are, where ``decisions`` has co-shards.
+    """``stage``, changed in place so that its forward carries out ``decisions``. ``shares``: the same stage for a share
+    of the micro-batch, by number of shares, where ``decisions`` has co-shards.
 
     Parameters, buffers and their names stay. Raises :class:`~weft.runtime.captured.captured.CaptureError` for a part
     that cannot be computed in shares.
@@ -68,13 +68,13 @@ def executed(stage: GraphModule, decisions: Decisions, shares: Mapping[int, Grap
         inputs = [node.name for node in stage.graph.find_nodes(op="placeholder")]
         read = {node.name: str(node.target) for node in output.args[0] if node.op == "get_attr"}
         stage.__dict__["forward"] = _Forward(stage, pieces, inputs, results, read)
-        # What tells stages apart for whom it measures.
+        # Distinguishes stages for measurements.
         stage.__dict__["weft_memory"] = " ".join(f"{piece.mode}{piece.shares}:{len(piece.takes)}" for piece in pieces)
     return stage
 
 
 class _Forward:
-    """What a stage's module calls in place of its own forward."""
+    """Replaces the forward of a stage's module."""
 
     def __init__(self, stage: GraphModule, pieces: Sequence[Segment], inputs: Sequence[str],
                  results: Sequence[str], read: Mapping[str, str]) -> None:
@@ -98,7 +98,7 @@ class _Forward:
 
 
 class _Passage:
-    """One forward of a stage over one micro-batch: whose memory is whose, by the address of each that is alive."""
+    """One forward of a stage over one micro-batch: the owner of each live memory, by address."""
 
     def __init__(self, stage: nn.Module, seeded: Sequence[Seeded], inputs: Any) -> None:
         self.stage, self.seeded = stage, seeded
@@ -106,12 +106,12 @@ class _Passage:
         for tensor in (*stage.parameters(), *stage.buffers(), *tensors_in(inputs)):
             self.owners[address_of(tensor)] = _KEPT
         self.buffers = {address_of(buffer) for buffer in stage.buffers()}
-        self.fixed = dict(self.owners)  # inputs too: whoever runs the stage holds them until the forward is over
-        self.moved: Callable[[], Away | None] = lambda: None  # what was moved last
+        self.fixed = dict(self.owners)  # inputs too: the caller of the stage keeps them until the forward is over
+        self.moved: Callable[[], Away | None] = lambda: None  # the last one moved
         self.leaving: list[Away] = []
 
     def run(self, piece: Segment, values: dict[str, Any]) -> None:
-        """Run ``piece`` on ``values``, and put there what it gives."""
+        """Run ``piece`` on ``values``, and add its results to them."""
         xs = [values[name] for name in piece.takes]
         ys = self._sharded(piece, xs) if piece.shares > 1 else self._whole(piece, xs)
         values.update(zip(piece.gives, ys, strict=True))
@@ -121,11 +121,11 @@ class _Passage:
         self._settle(values)
 
     def random(self, device: torch.device, share: int) -> RandomState:
-        """What random numbers are drawn from now; other ones for each of several shares."""
+        """The current random state; a different one for each of several shares."""
         return RandomState(self.seeded, device, share)
 
     def finish(self) -> None:
-        """What is offloaded is on the host from here on."""
+        """Complete all offloads to the host."""
         for away in self.leaving:
             away.leave()
         self.leaving.clear()
@@ -156,7 +156,7 @@ class _Passage:
         return ys
 
     def _sharded(self, piece: Segment, xs: Sequence[Any]) -> list[Any]:
-        """The piece share by share, each recomputed by itself; what they make together is kept."""
+        """The piece share by share, each recomputed by itself; their joint results are kept."""
         parts = [[x] * piece.shares if dim is None else torch.chunk(x, piece.shares, dim)
                  for x, dim in zip(xs, piece.cut, strict=True)]
         found: list[Sequence[Any]] = []
@@ -172,14 +172,14 @@ class _Passage:
         return ys
 
     def _own(self, runs: Sequence[SecondRun | None], ys: Sequence[Any]) -> None:
-        """What a piece has made is its own; what it was given, as it was."""
+        """Make a piece the owner of its new results; inputs keep their owners."""
         for i, (run, y) in enumerate(zip(runs, ys, strict=True)):
             for tensor in tensors_in(y):
                 if address_of(tensor) not in self.owners:
                     self.owners[address_of(tensor)] = _KEPT if run is None else Result(run, i)
 
     def _settle(self, values: Mapping[str, Any]) -> None:
-        """Give back what has been copied, and forget memory that is no more: its address may be another's soon."""
+        """Release copied memory, and forget freed memory: its address may soon be reused."""
         for away in [away for away in self.leaving if away.old]:
             away.leave()
             self.leaving.remove(away)
@@ -193,11 +193,11 @@ class _Passage:
     # -- hooks ---------------------------------------------------------------------------------------------------------
 
     def hold(self, tensor: Tensor) -> Held:
-        """What stands for ``tensor``, by who made its memory."""
+        """The stand-in for ``tensor``, by the owner of its memory."""
         place = address_of(tensor)
         owner = self.owners.get(place, _KEPT)
         if owner is _KEPT or not place:
-            held = tensor.detach()  # an operator that saves its own result would hold itself until its backward
+            held = tensor.detach()  # an operator that saves its own result would keep itself alive until its backward
             return Still(held) if place in self.buffers else held
         if owner is _MOVING:
             return self._move(tensor)
@@ -205,7 +205,7 @@ class _Passage:
         return AbsentView(owner, tensor)
 
     def _move(self, tensor: Tensor) -> Held:
-        """The same where what is new is to be moved."""
+        """The same where new memory is to be moved."""
         place = address_of(tensor)
         if place and self.owners.get(place, _MOVING) is _MOVING and not is_weight(tensor):
             away = Away(tensor, self.moved)
@@ -224,8 +224,8 @@ class _Piece:
 
 
 def segments_of(stage: GraphModule, decisions: Decisions, shares: Mapping[int, GraphModule]) -> list[Segment]:
-    """The pieces of ``stage`` in order, as ``decisions`` has them. ``shares``: the same stage for a share of the
-    micro-batch, by how many shares there are.
+    """The pieces of ``stage`` in order, as in ``decisions``. ``shares``: the same stage for a share of the micro-batch,
+    by number of shares.
 
     Raises :class:`~weft.runtime.captured.captured.CaptureError` for a part that cannot be computed in shares.
     """
@@ -256,14 +256,14 @@ def segments_of(stage: GraphModule, decisions: Decisions, shares: Mapping[int, G
 
 
 def captured_node(node: Node) -> Node:
-    """What a stage's node is in the captured graph."""
+    """The node of the captured graph for a stage's node."""
     found = node.meta.get(OPERATOR, node)
     assert isinstance(found, Node)
     return found
 
 
 def function_of(nodes: Sequence[Node], takes: Sequence[Node], gives: Sequence[Node]) -> Callable[..., Sequence[Any]]:
-    """A function of a module and ``takes`` that computes ``nodes`` and gives a tuple of ``gives``."""
+    """A function of a module and ``takes`` that computes ``nodes`` and returns a tuple of ``gives``."""
     graph, env = Graph(), dict[Node, Node]()
     for node in takes:
         env[node] = graph.placeholder(node.name)
@@ -275,13 +275,13 @@ def function_of(nodes: Sequence[Node], takes: Sequence[Node], gives: Sequence[No
     graph.output(tuple(env[node] for node in gives))
     code = graph.python_code("self")
     made: dict[str, Any] = dict(code.globals)
-    exec(compile(code.src, "<a stage's operators>", "exec"), made)  # what a GraphModule does with its own code
+    exec(compile(code.src, "<a stage's operators>", "exec"), made)  # as a GraphModule does with its own code
     function: Callable[..., Sequence[Any]] = made["forward"]
     return function
 
 
 def _runs(stage: GraphModule, decisions: Decisions) -> Iterator[tuple[tuple[Mode, str | None], tuple[Node, ...]]]:
-    """Neighbouring operators with what was decided of them: a mode, and the module that is computed in shares."""
+    """Neighbouring operators with one decision: a mode, and the module that is computed in shares."""
     run: list[Node] = []
     said: tuple[Mode, str | None] = ("keep", None)
     call: int | None = None
@@ -293,7 +293,7 @@ def _runs(stage: GraphModule, decisions: Decisions) -> Iterator[tuple[tuple[Mode
         name = captured_node(node).name
         own: tuple[Mode, str | None] = (decisions.of(name) if path is None else "recompute", path)
         before, call = call, None if path is not None else decisions.calls.get(name)
-        if run and (own != said or call != before or own[0] == "offload"):  # one by one: memory is given back meanwhile
+        if run and (own != said or call != before or own[0] == "offload"):  # one by one: memory is released meanwhile
             yield said, tuple(run)
             run = []
         said = own
@@ -303,7 +303,7 @@ def _runs(stage: GraphModule, decisions: Decisions) -> Iterator[tuple[tuple[Mode
 
 
 def _taken(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """The values that ``nodes`` read and do not make."""
+    """The values that ``nodes`` read but do not make."""
     own = set(nodes)
     return tuple(dict.fromkeys(arg for node in nodes for arg in node.all_input_nodes
                                if arg not in own and arg.op != "get_attr"))

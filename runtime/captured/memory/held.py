@@ -1,7 +1,7 @@
-"""What stands for a tensor that autograd saved, until the backward fetches it.
+"""Stand-ins for tensors that autograd saved, until the backward fetches them.
 
-A memory that is not there now (:class:`AbsentMemory`) is copied back (:class:`Away`) or made again
-(:class:`~weft.runtime.captured.memory.second_run.Result`). A tensor is a :class:`AbsentView` of such a memory.
+An absent memory (:class:`AbsentMemory`) is copied back (:class:`Away`) or made again
+(:class:`~weft.runtime.captured.memory.second_run.Result`). A tensor is an :class:`AbsentView` of such a memory.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from torch import Tensor
 
 from weft.runtime.train.offload import CopyEngine, Copying
 
-#: What is said where the same is fetched a second time.
+#: The error when the same is fetched a second time.
 TWICE = "what a stage had recomputed or offloaded was asked for twice: it goes backward once for each forward"
 
 
 class Fetched(Protocol):
-    """What stands for a tensor."""
+    """A stand-in for a tensor."""
 
     def fetch(self) -> Tensor:
         """The tensor."""
 
 
-#: What a hook gives in place of a tensor, and what stands for the tensor until the backward.
+#: The result of a pack hook: the tensor itself, or its stand-in until the backward.
 Held: TypeAlias = Tensor | Fetched
 
 
 class AbsentMemory(Protocol):
-    """A memory that will be fetched ``uses`` times, and is not there now."""
+    """A memory that will be fetched ``uses`` times, and is absent now."""
 
     uses: int
 
@@ -38,12 +38,12 @@ class AbsentMemory(Protocol):
         """Its memory, for one of its uses."""
 
     def forget(self) -> None:
-        """One use is over."""
+        """Count one use as over."""
 
 
 class Away:
-    """One memory that is copied to the host at once, and back when it is fetched. ``uses``: how often that will be;
-    ``before``: the memory that was moved before this one, if it is still wanted, which comes back after it."""
+    """One memory that is copied to the host at once, and back when it is fetched. ``uses``: the number of fetches;
+    ``before``: the memory moved before this one, if still needed, which comes back after it."""
 
     def __init__(self, tensor: Tensor, before: Callable[[], Away | None]) -> None:
         self.engine = _engine(tensor.device)
@@ -55,28 +55,27 @@ class Away:
         self.before = before
 
     def begin(self) -> None:
-        """Begin to copy it, if that has not begun: its operator, which may write one part of it after another, has
-        run."""
+        """Begin to copy it, if not yet begun: its operator, which may write its parts one after another, has run."""
         if self.there is None:
             assert self.here is not None
             self.there, self.copying = self.engine.to_host([self.here])
 
     def leave(self) -> None:
-        """It is on the host now; the device's memory is given back."""
+        """Complete the copy to the host, and release the device's memory."""
         self.begin()
         assert self.copying is not None
         self.copying.wait()
         self.here = self.copying = None
 
     def come(self) -> None:
-        """Begin to copy it back, if that has not begun."""
+        """Begin to copy it back, if not yet begun."""
         if self.here is None and self.copying is None and self.uses:
             self.coming, self.copying = self.engine.to_device(self.there)
 
     def fetch(self) -> torch.UntypedStorage:
         """Its memory on the device, for one of its uses."""
         if self.copying is not None and self.here is not None:
-            self.leave()  # the forward was left by an error
+            self.leave()  # an error ended the forward early
         self.come()
         if self.copying is not None:
             self.copying.wait()
@@ -90,14 +89,14 @@ class Away:
         return memory
 
     def forget(self) -> None:
-        """One use is over."""
+        """Count one use as over."""
         self.uses -= 1
         if not self.uses and self.copying is None and self.there is not None:
             self.here = None
 
 
 class AbsentView:
-    """A tensor as a view of a memory that is not there now: one use of it, fetched once or never."""
+    """A tensor as a view of an absent memory: one use of it, fetched once or never."""
 
     __slots__ = ("device", "dtype", "memory", "offset", "size", "stride")
 
@@ -121,7 +120,7 @@ class AbsentView:
 
 
 class Still:
-    """A buffer, of which torch asks no more whether it has been written to, as hooks are there."""
+    """A buffer: with hooks, torch no longer checks whether it has been written to, so this does."""
 
     __slots__ = ("tensor", "version")
 
@@ -146,7 +145,7 @@ _ENGINES: dict[torch.device, CopyEngine] = {}
 
 
 def _engine(device: torch.device) -> CopyEngine:
-    """The one that copies for all stages on ``device``."""
+    """The engine that copies for all stages on ``device``."""
     if device not in _ENGINES:
         _ENGINES[device] = CopyEngine(device)
     return _ENGINES[device]

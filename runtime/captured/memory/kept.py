@@ -1,7 +1,7 @@
-"""What each operator of a captured model leaves in memory for the backward: measured, on one micro-batch.
+"""The memory that each operator of a captured model leaves for the backward: measured, on one micro-batch.
 
-The model runs operator by operator, and autograd says what it saves. Each memory is counted once, with the operator
-that made it, whoever saves it; parameters, buffers and inputs are not counted.
+The model runs operator by operator, and autograd reports the tensors it saves. Each memory is counted once, with the
+operator that made it, whatever saves it; parameters, buffers and inputs are not counted.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from weft.runtime.captured.captured import Captured
 
 @dataclass(frozen=True)
 class Kept:
-    """Bytes for one micro-batch: ``made``, by operator, of what it makes and the backward needs; ``given``, the names
-    of operators whose own result is among it; ``behind``, of what the loss saves beside."""
+    """Bytes for one micro-batch: ``made``, by operator, of its results that the backward needs; ``given``, the names of
+    operators whose own result is among them; ``behind``, of tensors that the loss saves in addition."""
 
     made: dict[str, int]
     given: frozenset[str]
@@ -29,7 +29,7 @@ class Kept:
 
 
 class _Watched(Interpreter):
-    """``maker``: of each memory by address, as all results stay alive here."""
+    """``maker``: of each memory by address, since all results stay alive here."""
 
     def __init__(self, captured: Captured) -> None:
         super().__init__(captured.graph_module, garbage_collect_values=False)
@@ -38,7 +38,7 @@ class _Watched(Interpreter):
         self.made: dict[str, int] = {}
         self.given: set[str] = set()
         self.saved: set[int] = set()
-        self.alive: list[object] = []  # so that no address is another's
+        self.alive: list[object] = []  # so that no address is reused
         self.results: dict[int, str] = {}
         for tensor in (*captured.model.parameters(), *captured.model.buffers()):
             self.maker[_address(tensor)] = None
@@ -56,7 +56,7 @@ class _Watched(Interpreter):
         return result
 
     def save(self, tensor: Tensor) -> Tensor:
-        """Count what an operator saves."""
+        """Count a tensor that an operator saves."""
         memory, place = tensor.untyped_storage(), _address(tensor)
         self.alive.append(memory)
         maker = self.maker.setdefault(place, self.now)
@@ -67,7 +67,7 @@ class _Watched(Interpreter):
 
 
 def kept_bytes(captured: Captured, leaves: Sequence[Any], loss: Callable[[Any], Tensor]) -> Kept:
-    """What is kept of a forward on ``leaves``, the inputs of one micro-batch; ``loss`` is computed of its result.
+    """The memory kept by a forward on ``leaves``, the inputs of one micro-batch; ``loss`` is computed from its result.
 
     Buffers are written to as in training.
     """

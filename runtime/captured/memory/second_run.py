@@ -1,8 +1,9 @@
-"""A piece of a forward that runs again in the backward, where that first needs what the piece would have saved.
+"""A piece of a forward that runs again in the backward, where that first needs a tensor that the piece would have
+saved.
 
-Tensors in any structure, and where they lie: what the passes of a stage ask of them.
+Tensors in any structure, and their addresses, for the passes of a stage.
 
-What a second forward draws and writes: the random numbers of the first, and no buffer.
+Random numbers and writes of a second forward: the random numbers of the first, and no write to buffers.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from weft.runtime.train.moment import Seeded
 
 
 class FirstPass(Protocol):
-    """The forward that a piece first runs in. ``owners``: by address, whose each memory is that it knows."""
+    """The forward that a piece first runs in. ``owners``: by address, the owner of each known memory."""
 
     stage: nn.Module
 
@@ -34,10 +35,10 @@ class FirstPass(Protocol):
         ...
 
     def hold(self, tensor: Tensor) -> Held:
-        """What stands for a tensor that the piece does not make."""
+        """The stand-in for a tensor that the piece does not make."""
 
     def random(self, device: torch.device, share: int) -> RandomState:
-        """What random numbers are drawn from now."""
+        """The current random state."""
 
 
 class SecondRun:
@@ -46,8 +47,8 @@ class SecondRun:
     def __init__(self, passage: FirstPass, piece: Segment, xs: Sequence[Any], share: int = 0) -> None:
         self.passage: FirstPass | None = passage
         self.piece, self.stage = piece, passage.stage
-        self.wanted: set[int] = set()  # of all that is saved, by number, what is made inside
-        self.uses: Counter[int] = Counter()  # of its results, by number, how often one is fetched
+        self.wanted: set[int] = set()  # the numbers of saved tensors that are made inside
+        self.uses: Counter[int] = Counter()  # by number of a result, how often it is fetched
         self.saved: dict[int, Tensor] = {}
         self.results: dict[int, Tensor] = {}
         self.count = 0
@@ -61,7 +62,7 @@ class SecondRun:
                                        cache_enabled=False)
 
     def put(self, tensor: Tensor) -> Held:
-        """What stands for a tensor that the piece saves: its place in the row, where it was made inside."""
+        """The stand-in for a tensor that the piece saves: its place in the sequence, if it was made inside."""
         number, self.count = self.count, self.count + 1
         assert self.passage is not None
         place = address_of(tensor)
@@ -72,12 +73,12 @@ class SecondRun:
 
     def begun(self, ys: Sequence[Any]) -> None:
         """The first forward is over."""
-        self.passage = None  # and its memory is nobody's business any more
+        self.passage = None  # its memory is no longer tracked
         if not self.wanted and not self.piece.gives:
             self.inputs = None
 
     def fetch_saved(self, number: int) -> Tensor:
-        """What was saved at one place."""
+        """The tensor saved at one place."""
         if number not in self.saved:
             self._again()
         return self.saved.pop(number)
@@ -93,7 +94,7 @@ class SecondRun:
         return memory
 
     def forget_result(self, number: int) -> None:
-        """One use of a result that nobody fetches any more."""
+        """Count one use of a result that will not be fetched any more."""
         self.uses[number] -= 1
         if not self.uses[number]:
             self.results.pop(number, None)
@@ -133,14 +134,14 @@ class SecondRun:
 
 
 class Result:
-    """One result of a piece that is recomputed, whose memory others save."""
+    """One result of a recomputed piece, whose memory others save."""
 
     def __init__(self, run: SecondRun, number: int) -> None:
         self.run, self.number = run, number
 
     @property
     def uses(self) -> int:
-        """How often it will be fetched."""
+        """The number of fetches to come."""
         return self.run.uses[self.number]
 
     @uses.setter
@@ -152,12 +153,12 @@ class Result:
         return self.run.fetch_result(self.number)
 
     def forget(self) -> None:
-        """One use is over."""
+        """Count one use as over."""
         self.run.forget_result(self.number)
 
 
 class Inner:
-    """What a recomputed piece saved at one place."""
+    """The tensor that a recomputed piece saved at one place."""
 
     __slots__ = ("number", "run")
 
@@ -170,7 +171,7 @@ class Inner:
 
 
 class _Enough(Exception):
-    """All that a second forward is for is there."""
+    """A second forward has made all that it is for."""
 
 
 def _never(held: object) -> Tensor:
@@ -178,7 +179,7 @@ def _never(held: object) -> Tensor:
 
 
 def address_of(tensor: Tensor) -> int:
-    """Where its memory begins; 0 where it has none."""
+    """The start of its memory; 0 where it has none."""
     return tensor.untyped_storage().data_ptr()
 
 
@@ -198,13 +199,13 @@ def is_weight(tensor: Tensor) -> bool:
     return isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter)
 
 
-#: How far the seeds of shares are from each other.
+#: The distance between the seeds of shares.
 FAR = 1_000_003
 
 
 class RandomState:
-    """What random numbers are drawn from at one point of a forward: torch's generators, and the moment of operators
-    with seeds of their own."""
+    """The random state at one point of a forward: torch's generators, and the moment of operators with their own
+    seeds."""
 
     def __init__(self, seeded: Sequence[Seeded], device: torch.device, share: int) -> None:
         self.devices = [device] if device.type == "cuda" else []
@@ -214,7 +215,7 @@ class RandomState:
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        """Whatever runs inside draws what was drawn then."""
+        """Code inside draws the same numbers as then."""
         now = [replace(moment) for moment, _ in self.moments]
         with torch.random.fork_rng(self.devices):
             torch.set_rng_state(self.here)
@@ -231,10 +232,10 @@ class RandomState:
 
 @contextmanager
 def unwritten(stage: nn.Module, names: Sequence[str]) -> Iterator[None]:
-    """Whatever is written into these buffers inside, afterwards they are as they were."""
+    """Restores these buffers afterwards."""
     before = [(buffer, buffer.clone()) for name in names for buffer in [attribute_of(stage, name)]]
     try:
         yield
     finally:
         for buffer, value in before:
-            buffer.data.copy_(value)  # for torch, nothing has been written: what others have saved still holds
+            buffer.data.copy_(value)  # for torch, nothing has been written: tensors saved by others stay valid

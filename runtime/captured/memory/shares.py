@@ -1,8 +1,8 @@
-"""A part of a stage computed in equal shares of its batch, one after another: what a share computes.
+"""A part of a stage computed in equal shares of its batch, one after another: the computation of a share.
 
 A captured graph has the batch's size in it, as a constant of its operators. So the model is captured once more, for a
-share of the micro-batch: that graph has the same operators with the constants of a share. Which values are cut, and
-along which dimension, is seen by comparing how they look in the two.
+share of the micro-batch: that graph has the same operators with the constants of a share. Comparing the shapes of
+values in the two shows which are cut, and along which dimension.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from weft.runtime.captured.cut import OPERATOR
 from weft.runtime.captured.memory.decisions import Mode, in_module
 from weft.runtime.captured.purity import STATISTICS, operator_name, written
 
-#: How far the numbers of shares may be from those of the whole: kernels add up in another order.
+#: The allowed difference between numbers of shares and of the whole: kernels add up in another order.
 CLOSE = {torch.float64: 1e-9, torch.float32: 1e-3}
 
 
@@ -38,8 +38,8 @@ class Range:
 
 @dataclass(frozen=True)
 class ShareGraph:
-    """The same operators for a share, in the graph of a share; and the dimension along which each value that is taken
-    is cut, and each that is given is put together (``None``: it is no tensor, or the same for all shares)."""
+    """The same operators for a share, in the graph of a share; and the dimension along which each taken value is cut,
+    and each given one is joined (``None``: it is not a tensor, or the same for all shares)."""
 
     nodes: tuple[Node, ...]
     takes: tuple[Node, ...]
@@ -50,11 +50,11 @@ class ShareGraph:
 
 @dataclass(frozen=True)
 class Segment:
-    """Operators in a row. ``run(stage, *takes)`` gives a tuple of ``gives``; ``drops`` are the values that nothing
-    reads after it. ``stays``: which of ``gives`` a later second forward starts from, so that they are not dropped.
-    ``random``: whether random numbers are drawn. ``buffers``: the names of those that are written to. ``shares``: how
-    many shares of the batch one after another make the result (1: it is computed as it stands); then ``cut`` and
-    ``joined`` say along which dimension each of ``takes`` is cut and each of ``gives`` is put together (``None``: it is
+    """Consecutive operators. ``run(stage, *takes)`` returns a tuple of ``gives``; ``drops`` are the values without
+    readers after it. ``stays``: which of ``gives`` a later second forward starts from, so that they are not dropped.
+    ``random``: whether random numbers are drawn. ``buffers``: the names of those that are written to. ``shares``: the
+    number of shares of the batch, one after another, that make the result (1: it is computed whole); then ``cut`` and
+    ``joined`` are the dimensions along which each of ``takes`` is cut and each of ``gives`` is joined (``None``: it is
     the same for all shares)."""
 
     mode: Mode
@@ -71,10 +71,10 @@ class Segment:
 
 
 def range_of(stage: GraphModule, path: str) -> list[Node]:
-    """The operators of ``stage`` from the first to the last of the module at ``path`` that read what is given to it or
-    weights; none where the stage has none of them.
+    """The operators of ``stage`` from the first to the last of the module at ``path`` that read its inputs or weights;
+    none if the stage has none of them.
 
-    Raises :class:`~weft.runtime.captured.captured.CaptureError` where operators of others stand between.
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` if operators of other modules are between them.
     """
     calls = [node for node in stage.graph.nodes if node.op in ("call_function", "call_module")]
     inside = [i for i, node in enumerate(calls) if in_module(node, path)]
@@ -89,7 +89,7 @@ def range_of(stage: GraphModule, path: str) -> list[Node]:
 
 
 def part_of(stage: GraphModule, share: GraphModule, whole: Range) -> ShareGraph:
-    """What a share of ``whole``, a part of ``stage``, computes; ``share`` is the stage captured for a share.
+    """The computation of a share of ``whole``, a part of ``stage``; ``share`` is the stage captured for a share.
 
     Raises :class:`~weft.runtime.captured.captured.CaptureError` for operators that mix samples.
     """
@@ -108,8 +108,8 @@ def part_of(stage: GraphModule, share: GraphModule, whole: Range) -> ShareGraph:
 
 
 def require_equal(stage: GraphModule, whole: Callable[..., Sequence[Any]], shared: Segment, path: str) -> None:
-    """Compute both on random numbers, and refuse shares that give others: some operators mix samples without looking
-    so. Nothing is done for a stage whose weights are not there yet."""
+    """Compute both on random numbers, and refuse shares with other results: some operators mix samples without showing
+    it. Skipped for a stage whose weights do not exist yet."""
     named = {node.name: node for node in stage.graph.nodes}
     looks = [tensors(named[name]) for name in shared.takes]
     held = [*stage.parameters(), *stage.buffers()]
@@ -135,7 +135,7 @@ def require_equal(stage: GraphModule, whole: Callable[..., Sequence[Any]], share
 
 
 def _dimension(node: Node, part: Node, whole: Range) -> int | None:
-    """The dimension along which a share has a part of what ``node`` gives."""
+    """The dimension along which a share has a part of the result of ``node``."""
     looks, its = tensors(node), tensors(part)
     if looks is None or its is None:
         if any(isinstance(leaf, Tensor) for leaf in tree_leaves(node.meta.get("val"))):
@@ -153,7 +153,7 @@ def _dimension(node: Node, part: Node, whole: Range) -> int | None:
 
 
 def _require_separate(whole: Range, there: dict[str, Node], cut: set[Node]) -> None:
-    """Refuse operators that make one thing of all samples, and those that write where all shares would."""
+    """Refuse operators that combine all samples, and those that write where all shares would."""
     depends = set(cut)
     for node in whole.nodes:
         if not depends.intersection(node.all_input_nodes):

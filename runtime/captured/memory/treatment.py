@@ -1,5 +1,5 @@
-"""What is done to a captured model's stages before they train: memory decided operator by operator, and shares of the
-batch."""
+"""Changes to a captured model's stages before they train: memory decided operator by operator, and shares of the batch.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from weft.runtime.captured.purity import Purity
 
 @dataclass(frozen=True)
 class Treatment:
-    """``decisions``, and the model captured for a share of the micro-batch, by how many shares."""
+    """``decisions``, and the model captured for a share of the micro-batch, by number of shares."""
 
     decisions: Decisions = field(default_factory=Decisions)
     shares: Mapping[int, Captured] = field(default_factory=dict)
 
     def of(self, places: Sequence[int], stages: Mapping[int, GraphModule],
            light: bool = False) -> dict[int, GraphModule]:
-        """``stages`` of the cut at ``places``, changed in place so that they do what was decided; ``light`` as in
+        """``stages`` of the cut at ``places``, changed in place to carry out the decisions; ``light`` as in
         :class:`~weft.runtime.captured.purity.Purity`.
 
         Raises :class:`~weft.runtime.captured.captured.CaptureError`.
@@ -44,17 +44,17 @@ class Treatment:
 
 def treated(captured: Captured, decisions: Decisions, leaves: Sequence[Any],
             dims: Dims | int = 0) -> Captured:
-    """``captured``, whose stages do what ``decisions`` says; see :func:`treatment_of`."""
+    """``captured``, whose stages carry out ``decisions``; see :func:`treatment_of`."""
     return replace(captured, treatment=treatment_of(captured, decisions, leaves, dims) if decisions else None)
 
 
 def treatment_of(captured: Captured, decisions: Decisions, leaves: Sequence[Any],
                  dims: Dims | int = 0) -> Treatment:
-    """What carries out ``decisions``; ``leaves`` are the inputs of one micro-batch, and ``dims`` the dimension
-    of each that is the batch, or the one of all that are as long there as the first.
+    """The treatment for ``decisions``; ``leaves`` are the inputs of one micro-batch, and ``dims`` the batch dimension
+    of each, or the common one of all that are as long there as the first.
 
-    Raises :class:`~weft.runtime.captured.captured.CaptureError` for a module that is not there, or a micro-batch that
-    has no such shares.
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` for a missing module, or a micro-batch that cannot be
+    divided into these shares.
     """
     paths = {path for path, _ in captured.model.named_modules()}
     shares: dict[int, Captured] = {}

@@ -1,1 +1,1 @@
-"""What is an operator of a captured graph: a layer whose weight gradient can wait, by which formula; does it learn?"""
+"""Operators of a captured graph: which are layers whose weight gradient can wait, by which formula, and which learn."""

@@ -1,12 +1,11 @@
 """Operators of a captured graph as layers again, so that a split backward can defer their weight gradients.
 
-What a layer's weights are made of is part of it: where an operator reads a function of parameters alone (a transpose, a
-cast, ``-exp(A_log)``, several put together), the function is run in the layer, and torch goes back through it in W.
+The functions that make a layer's weights are part of it: where an operator reads a function of parameters alone (a
+transpose, a cast, ``-exp(A_log)``, several joined), the function is run in the layer, and torch differentiates it in W.
 
 By :mod:`~weft.runtime.captured.operators.makers` an operator has a formula. Any other that reads weights, draws no
-random numbers and writes nowhere can be run again in W (:class:`~weft.runtime.train.deferred.Again`), but for what
-takes long. What is light (:data:`~weft.runtime.train.formulas.LIGHT`) becomes a layer only where ``purity.light`` asks
-for it.
+random numbers and writes nowhere can be run again in W (:class:`~weft.runtime.train.deferred.Again`), except slow ones.
+A light operator (:data:`~weft.runtime.train.formulas.LIGHT`) becomes a layer only if ``purity.light`` is set.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from weft.runtime.captured.regions import UnderAutocast
 from weft.runtime.train.deferred import Again, DeferredOperator, Formula, is_hooked
 from weft.runtime.train.formulas import LIGHT, Linear, Product
 
-#: Views of a matrix that a linear layer has in it already.
+#: Views of a matrix that a linear layer already implies.
 TRANSPOSES = {"t", "transpose", "numpy_T", "permute", "swapaxes", "mT"}
 
 
 class OperatorLayer(NamedTuple):
-    """A module that does what an operator does with its inputs ``xs``."""
+    """A module for an operator with its inputs ``xs``."""
 
     module: nn.Module
     xs: tuple[Node, ...]
@@ -41,8 +40,8 @@ class OperatorLayer(NamedTuple):
 class Layers:
     """The layers among ``nodes``, those of a stage in the graph's order, of which ``given`` leave it.
 
-    ``found``: by operator; ``absorbed``: nodes that are computed in layers alone. With
-    ``purity.light``, all that can wait waits.
+    ``found``: by operator; ``absorbed``: nodes that are computed only inside layers. With ``purity.light``, all
+    deferrable gradients wait.
     """
 
     def __init__(self, nodes: Sequence[Node], given: Sequence[Node], purity: Purity) -> None:
@@ -51,7 +50,7 @@ class Layers:
         self.functions: set[Node] = set()  # of parameters alone
         self.found: dict[Node, OperatorLayer] = {}
         self.absorbed: set[Node] = set()
-        self._inside: dict[Node, set[Node]] = {}  # by layer, the functions that its weights are
+        self._inside: dict[Node, set[Node]] = {}  # by layer, the functions that make its weights
         made: dict[Node, Made] = {}
         for node in self.nodes:
             if node.op == "call_function":
@@ -64,9 +63,9 @@ class Layers:
     # -- which ---------------------------------------------------------------------------------------------------------
 
     def _look_at(self, node: Node, made: dict[Node, Made]) -> None:
-        """Whether ``node`` is a layer, or a function of parameters."""
+        """Record ``node`` if it is a layer, or a function of parameters."""
         if (getattr(node.target, "_schema", None) is None and not is_item(node)) or operator_name(node) == "detach":
-            return  # what reads a detached weight has no gradient to defer
+            return  # a reader of a detached weight has no gradient to defer
         if (self.purity.captured.under_autocast or isinstance(node.target, UnderAutocast)) and self._casts(node):
             return
         if (bag := self._only_result(node)) is not None:
@@ -90,8 +89,8 @@ class Layers:
             made[node] = it
 
     def _casts(self, node: Node) -> bool:
-        """Whether autocast has ``node`` compute in another type than that of what it reads: W, outside of it, would
-        not. (A linear layer knows.)"""
+        """Whether autocast makes ``node`` compute in another type than its inputs: W, outside of it, would not. (A
+        linear layer handles that.)"""
         if operator_name(node) == "linear" and all(arg.op == "get_attr" for arg in node.all_input_nodes[1:]):
             return False
         looks = [self.attribute(each) if each.op == "get_attr" else each.meta.get("val")
@@ -112,11 +111,11 @@ class Layers:
         return not isinstance(it.formula, LIGHT) or (self.light and any(p.requires_grad for p in parameters))
 
     def _is_pure(self, node: Node) -> bool:
-        """Whether it can be run twice, and finds its inputs in W as they are now: what is held from one micro-batch to
-        the next may have been written by others until then."""
+        """Whether it can be run twice, and finds its inputs unchanged in W: memory that outlives a micro-batch may have
+        been written by then."""
         if is_item(node):
             return node.args[0] in self.functions
-        if operator_name(node) == "batch_norm":  # only its statistics stay, which its gradients do not depend on
+        if operator_name(node) == "batch_norm":  # only its statistics persist, which its gradients do not depend on
             return True
         if is_random(node) or any(True for _ in written(node)):
             return False
@@ -125,7 +124,7 @@ class Layers:
                        for arg in node.all_input_nodes for writer in self.purity.writers_of(arg))
 
     def _only_result(self, node: Node) -> Made | None:
-        """``node`` as the one result that is read of an operator on weights that gives several."""
+        """``node`` as the only result that is read of an operator on weights with several results."""
         if not is_item(node) or not (isinstance(source := node.args[0], Node) and source in self.nodes):
             return None
         if source.op != "call_function" or len(source.users) > 1 or source in self.functions or not any(
@@ -135,7 +134,7 @@ class Layers:
         return it if it is not None and self._is_wanted(it) else None
 
     def _again(self, node: Node, item: int | None = None) -> Made | None:
-        """``node`` as what W runs again."""
+        """``node`` as an operator that W runs again."""
         if operator_name(node) in NOT_AGAIN or any(True for _ in written(node)):
             return None
         if item is None and not isinstance(node.meta.get("val"), Tensor):
@@ -153,7 +152,7 @@ class Layers:
             node.op == "get_attr" and isinstance(self.attribute(node), nn.Parameter))
 
     def _is_constant(self, node: Node) -> bool:
-        """Whether it is the same in every micro-batch: a constant, or made of such alone."""
+        """Whether it is the same in every micro-batch: a constant, or made from constants alone."""
         if node.op == "get_attr":
             return isinstance(self.attribute(node), Tensor) and not any(True for _ in self.purity.writers_of(node))
         return node in self.purity.free and all(self._is_constant(arg) for arg in node.all_input_nodes)
@@ -165,7 +164,7 @@ class Layers:
         return looks if isinstance(looks, Tensor) else None
 
     def _absorb(self, made: dict[Node, Made]) -> None:
-        """Leave out what layers alone need; with ``light``, what others need too is a layer by itself."""
+        """Leave out functions that only layers need; with ``light``, one that others need too is a layer by itself."""
         for node in reversed(self.nodes):
             if node not in self.functions:
                 continue
@@ -183,7 +182,7 @@ class Layers:
     # -- functions of parameters ---------------------------------------------------------------------------------------
 
     def _closure(self, node: Node) -> list[Node]:
-        """All that ``node`` is made of, with itself, in the graph's order."""
+        """All nodes that ``node`` is made from, itself included, in the graph's order."""
         found: set[Node] = set()
         waiting = [node]
         while waiting:
@@ -193,7 +192,7 @@ class Layers:
         return [each for each in self.nodes if each in found]
 
     def _leaves(self, weight: Node) -> list[nn.Parameter]:
-        """The parameters that ``weight`` is made of."""
+        """The parameters that ``weight`` is made from."""
         return list({id(p): p for node in self._closure(weight) if node.op == "get_attr"
                      and isinstance(p := self.attribute(node), nn.Parameter)}.values())
 
@@ -225,7 +224,7 @@ class Layers:
         return Made(Linear(), [matrix, *bias], it.xs)
 
     def _function(self, weights: Sequence[Node], parameters: Sequence[nn.Parameter]) -> Callable[..., Any]:
-        """What makes ``weights`` of ``parameters``."""
+        """A function that makes ``weights`` from ``parameters``."""
         graph, root = Graph(), nn.Module()
         entered = {id(p): graph.placeholder(f"p{i}") for i, p in enumerate(parameters)}
         wanted = {node for weight in weights for node in self._closure(weight)}
@@ -246,7 +245,7 @@ class Layers:
 
 
 class _PlainWeight(Formula):
-    """A weight as it is: for what reads it and is no layer."""
+    """A weight unchanged: for a reader that is not a layer."""
 
     def run(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
         return weights[0], ()
@@ -258,7 +257,7 @@ class _PlainWeight(Formula):
 
 @dataclass(frozen=True)
 class _Slot:
-    """Where a tensor goes among a call's arguments."""
+    """The place of a tensor among a call's arguments."""
 
     of_weights: bool
     number: int
@@ -266,7 +265,7 @@ class _Slot:
 
 @dataclass(frozen=True)
 class _Call:
-    """A call of ``target`` on what stands at the slots; of several results that number ``item``."""
+    """A call of ``target`` with the tensors at the slots; of several results, number ``item``."""
 
     target: Callable[..., Tensor]
     leaves: tuple[Any, ...]

@@ -1,8 +1,8 @@
 """Which operators of a captured graph become layers, and by which formula: a table, one line an operator.
 
-A maker is given the operator's arguments by name, and ``weigh``, which says what an argument looks like that is a
-weight: a parameter, or a function of parameters alone. It gives formula, weights and inputs, or ``None`` where the
-operator's arguments are of a kind that the formula does not have.
+A maker gets the operator's arguments by name, and ``weigh``, which returns the shape and type of an argument that is a
+weight: a parameter, or a function of parameters alone. It returns formula, weights and inputs, or ``None`` for
+arguments of a kind that the formula does not support.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torch.fx import Node
 from weft.runtime.train import formulas
 from weft.runtime.train.deferred import Formula
 
-#: What an argument looks like if it is a weight.
+#: The shape and type of an argument if it is a weight.
 Weigh = Callable[[Any], Tensor | None]
 
 
 class Made(NamedTuple):
-    """A formula, and what it is given: weights in its order, and inputs."""
+    """A formula, and its operands: weights in its order, and inputs."""
 
     formula: Formula
     weights: Sequence[Node]
@@ -32,7 +32,7 @@ Maker = Callable[[Mapping[str, Any], Weigh], Made | None]
 
 
 def arguments(node: Node) -> dict[str, Any]:
-    """All arguments of a call, by the names that its schema has; under ``""`` what is called."""
+    """All arguments of a call, by their names in the schema; under ``""`` its target."""
     schema = node.target._schema  # type: ignore[union-attr]
     given = {argument.name: node.args[i] if i < len(node.args) else node.kwargs.get(
         argument.name, argument.default_value if argument.has_default_value() else None)
@@ -41,7 +41,7 @@ def arguments(node: Node) -> dict[str, Any]:
 
 
 def _with_bias(formula: Formula, x: Any, weight: Any, bias: Any, weigh: Weigh) -> Made | None:
-    """What has a bias that is a weight, or none."""
+    """A layer whose bias is a weight, or missing."""
     if not _is_input(x, weigh) or (bias is not None and weigh(bias) is None):
         return None
     return Made(formula, [weight] if bias is None else [weight, bias], [x])
@@ -148,14 +148,14 @@ def _shift(given: Mapping[str, Any], weigh: Weigh) -> Made | None:
     return None
 
 
-#: Operator -> its maker. Others that read weights are run again in W, where that is asked for.
+#: Makers by operator. Others that read weights are run again in W, if requested.
 MAKERS: dict[str, Maker] = {
     "linear": _linear, "mm": _product, "matmul": _product, "bmm": _product, "addmm": _sum_of_products,
     "baddbmm": _sum_of_products, "einsum": _einsum, "_grouped_mm": _grouped, "grouped_mm_fallback": _grouped,
     "conv1d": _convolution, "conv2d": _convolution, "conv3d": _convolution, "convolution": _convolution,
     "conv_transpose1d": _convolution, "conv_transpose2d": _convolution, "conv_transpose3d": _convolution,
     "embedding": _table, "batch_norm": _batch_norm, "add": _shift}
-#: What takes as long as a product, and is not run again: its weights' gradients come in I.
+#: Operators that take as long as a product are not run again: their weights' gradients come in I.
 NOT_AGAIN = {"lstm", "gru", "rnn_tanh", "rnn_relu", "scaled_dot_product_attention", "multi_head_attention_forward",
              "_native_multi_head_attention", "_transformer_encoder_layer_fwd"}
 

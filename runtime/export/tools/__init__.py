@@ -1,10 +1,10 @@
-"""Which tool that trains can run a schedule, what does it make of it, and what is it told?
+"""Which training tools can run a schedule, how do they run it, and with which settings?
 
 In: a schedule, or a tool's settings. Out: the schedule under the tool's own order, or the reason why it cannot run it;
-what the tool reads. ``TOOLS`` has every tool (:class:`~weft.runtime.export.tools.tool.Tool`) by name; each has a file,
+the tool's input. ``TOOLS`` has every tool (:class:`~weft.runtime.export.tools.tool.Tool`) by name; each has a file,
 with its writer and reader: Megatron-LM (:mod:`~weft.runtime.export.tools.megatron`,
 :mod:`~weft.runtime.export.tools.megatron_arguments`), torchtitan, PyTorch's pipelining, DeepSpeed, nnScaler.
-:mod:`~weft.runtime.export.tools.layers` has what layers are called there.
+:mod:`~weft.runtime.export.tools.layers` has their names of layers.
 """
 
 from __future__ import annotations

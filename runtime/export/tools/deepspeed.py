@@ -1,9 +1,9 @@
 """DeepSpeed's pipeline: which layers each stage has, as the list ``parts``; the order is its own 1F1B.
 
 ``PipelineModule`` cuts its list of layers itself (``partition_method``: uniform, parameters, type:regex) and takes no
-list, so the module written here is a ``PipelineModule`` that is given one: stage s has the layers from ``parts[s]`` to
-``parts[s + 1] - 1``. Each rank has one stage, backwards are whole, and ``TrainSchedule`` runs a forward and a backward
-by turns, stage s of p being p - 1 - s forwards ahead; its engine refuses ZeRO-2 and 3 beside a pipeline. Read from
+list, so the module written here is a ``PipelineModule`` with one: stage s has the layers from ``parts[s]`` to ``parts[s
++ 1] - 1``. Each rank has one stage, backwards are whole, and ``TrainSchedule`` alternates forwards and backwards, stage
+s of p being p - 1 - s forwards ahead; its engine refuses ZeRO-2 and 3 beside a pipeline. Read from
 ``runtime/pipe/module.py`` and ``schedule.py`` of deepspeedai/DeepSpeed edaa722 (Aug 2026); not run in it.
 """
 
@@ -60,7 +60,7 @@ def _require(schedule: Schedule, pipeline: Pipeline) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """``cut``: how many layers each stage has. ``micro_batches``: where that is said."""
+    """``cut``: the number of layers of each stage. ``micro_batches``: if known."""
 
     cut: tuple[int, ...]
     micro_batches: int | None = None

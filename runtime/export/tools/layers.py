@@ -1,5 +1,5 @@
-"""Which layers stages hold, as the tools name them that build the model themselves: an embedding, equal layers, those
-of multi-token prediction, and a head."""
+"""The layers of stages, as named by tools that build the model themselves: an embedding, equal layers, those of
+multi-token prediction, and a head."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PREDICTION = re.compile(r"predict|mtp", re.IGNORECASE)
 
 
 def layers_of(schedule: Schedule, pipeline: Pipeline, tool: str) -> list[list[str]]:
-    """Per stage the names of its layers, as the search has written them down."""
+    """Per stage the names of its layers, as recorded by the search."""
     found = schedule.solver.get("layers_of_stage")
     if (not isinstance(found, list) or len(found) != len(pipeline.stages)
             or not all(isinstance(names, list) and all(isinstance(name, str) for name in names) for names in found)):
@@ -25,8 +25,8 @@ def layers_of(schedule: Schedule, pipeline: Pipeline, tool: str) -> list[list[st
 
 
 def letters_of(schedule: Schedule, pipeline: Pipeline, tool: str) -> list[str]:
-    """Per stage, a letter for each layer: E, t, m or L. What stands at the end and is called norm, head, output or the
-    like is together the head."""
+    """Per stage, a letter for each layer: E, t, m or L. Final layers named norm, head, output or the like form the
+    head."""
     layers = layers_of(schedule, pipeline, tool)
     names = [name for stage in layers for name in stage]
     head = _first_of_head(names)
@@ -47,7 +47,7 @@ def letters_of(schedule: Schedule, pipeline: Pipeline, tool: str) -> list[str]:
 
 
 def letters_of_names(names: list[str]) -> list[str]:
-    """A letter for each layer, "" for what belongs to the head that the layer before it begins."""
+    """A letter for each layer, "" for further layers of the head."""
     head = _first_of_head(names)
     return ["E" if place == 0 else "" if place > head else "L" if place == head else
             "m" if _PREDICTION.search(name) else "t" for place, name in enumerate(names)]

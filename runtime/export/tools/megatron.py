@@ -1,4 +1,4 @@
-"""Megatron-LM and Megatron-Bridge: where layers go; the order is Megatron's own.
+"""Megatron-LM and Megatron-Bridge: the placement of layers; the order is Megatron's own.
 
 A layout (``--pipeline-model-parallel-layout``, read from ``pipeline_parallel_layer_layout.py``) has a word of letters
 for each stage, ``E`` embedding, ``t`` layer, ``m`` multi-token prediction, ``L`` head and loss; stage s is on rank s
@@ -21,12 +21,12 @@ from weft.solver.pipeline import Pipeline
 from weft.solver.schedule import Schedule
 
 _TITLE = "Megatron-LM"
-#: What Megatron calls the micro-batches that pass through a chunk before the next chunk's turn.
+#: Megatron's name for the micro-batches that pass through a chunk before the next chunk's turn.
 GROUP = "microbatch-group-size-per-virtual-pipeline-stage"
 
 
 def megatron_orders(pipeline: Pipeline, micro_batches: int) -> Iterator[OwnOrder]:
-    """1F1B where each rank has one stage; else interleaved 1F1B, for groups of p, which is its default, and of others
+    """1F1B if each rank has one stage; else interleaved 1F1B, for groups of p, which is its default, and of other sizes
     that it accepts."""
     p, chunks = len(pipeline.chunks), len(pipeline.stages) // len(pipeline.chunks)
 
@@ -45,7 +45,7 @@ def megatron_orders(pipeline: Pipeline, micro_batches: int) -> Iterator[OwnOrder
 
 
 def _require(schedule: Schedule, pipeline: Pipeline) -> None:
-    """Refuse layers that no layout has, and numbers of micro-batches that its orders do not take."""
+    """Refuse layers that no layout has, and numbers of micro-batches that its orders do not support."""
     p, chunks = len(pipeline.chunks), len(pipeline.stages) // len(pipeline.chunks)
     letters = letters_of(schedule, pipeline, _TITLE)
     if chunks > 1 and schedule.micro_batches < p:
@@ -61,8 +61,8 @@ def _require(schedule: Schedule, pipeline: Pipeline) -> None:
 
 
 def arguments_of(run: ToolRun) -> MegatronArguments:
-    """What Megatron is told of ``run``, which is one of its own. Raises
-    :class:`~weft.runtime.export.refusal.ExportError` where its layers have no letters."""
+    """Megatron's arguments for ``run``, which is one of its own. Raises
+    :class:`~weft.runtime.export.refusal.ExportError` if its layers have no letters."""
     schedule = run.schedule
     pipeline = Pipeline.of(schedule.problem)
     layout = tuple(letters_of(schedule, pipeline, _TITLE))
@@ -72,7 +72,7 @@ def arguments_of(run: ToolRun) -> MegatronArguments:
 
 
 def _grid_settings(schedule: Schedule) -> dict[str, Any]:
-    """What the grid that the schedule is of says beside its pipeline (``solver["grid"]``); nothing of other ones."""
+    """The settings of the schedule's grid beside its pipeline (``solver["grid"]``); empty without one."""
     grid = schedule.solver.get("grid")
     if grid is None:
         return {}

@@ -1,8 +1,7 @@
-"""Megatron-LM's arguments on a command line, or Megatron-Bridge's settings: what they say of a plan, read and written.
+"""Megatron-LM's arguments on a command line, or Megatron-Bridge's settings: those about a plan, read and written.
 
 ``--pipeline-model-parallel-size 8``, ``--pipeline_model_parallel_size=8`` and ``model.pipeline_model_parallel_size=8``
-are the same. Of the hundreds of arguments that there are those that say how a model lies on GPUs are read; others say
-nothing of it and are passed over.
+are the same. Of the hundreds of arguments those about the placement of a model on GPUs are read; others are ignored.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from typing import Literal
 
 from weft.solver.io.megatron_layout import LayoutTextError, layout_text, stages_of_layout
 
-#: What is computed again: nothing, attention's scores, some cheap modules, or whole layers.
+#: What is recomputed: nothing, attention's scores, some cheap modules, or whole layers.
 Recompute = Literal["none", "selective", "light", "full"]
-#: The modules that are cheap; of others (core_attn is selective recomputation) nothing is modelled.
+#: The cheap modules; others (core_attn is selective recomputation) are not modelled.
 _LIGHT = ("layernorm", "moe_act", "mla_up_proj")
 _NUMBERS: Mapping[str, str] = {
     "tensor-model-parallel-size": "tensor", "pipeline-model-parallel-size": "pipeline",
@@ -36,16 +35,16 @@ _FLAGS: Mapping[str, str] = {
 }
 _TEXTS = ("pipeline-model-parallel-layout", "recompute-granularity", "recompute-modules",
           "data-parallel-sharding-strategy", "cp-comm-type")
-#: How keys and values come to a GPU with context parallelism; there are others, which are not modelled.
+#: How keys and values reach a GPU with context parallelism; other ways are not modelled.
 _CONTEXT: Mapping[str, Literal["ring", "gather"]] = {"p2p": "ring", "all_gather": "gather"}
-#: What is shared out over replicas, and the stage of ZeRO that this is.
+#: What is sharded over replicas, and the corresponding stage of ZeRO.
 _SHARDING: Mapping[str, int] = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 _FALSE = {"false", "0", "none", "null"}
 
 
 @dataclass(frozen=True, slots=True)
 class MegatronArguments:
-    """What arguments say of a plan. ``None``: nothing. ``layout``: the letters of each stage, where one is given.
+    """The arguments about a plan. ``None``: not given. ``layout``: the letters of each stage, if given.
 
     ``virtual``: chunks a rank. ``per_virtual``: layers of each of them. ``first``, ``last``: layers of the first and
     the last rank. ``predict``: layers of multi-token prediction. ``group``: see
@@ -159,13 +158,13 @@ class MegatronArguments:
         return found
 
 
-#: Other names of what is written under one, and what a layout says better.
+#: Further names of arguments that are written under another one, and arguments that a layout replaces.
 _OTHER_NAMES = {"num-layers-in-first-pipeline-stage", "num-layers-in-last-pipeline-stage",
                 "virtual-pipeline-model-parallel-size", "microbatch-group-size-per-vp-stage"}
 
 
 def read_megatron(text: str) -> MegatronArguments:
-    """What ``text`` says, a command line or settings, with or without the rest of the command.
+    """The arguments in ``text``, a command line or settings, with or without the rest of the command.
 
     Raises ``ValueError`` for text without any, an argument without a value or with one that it cannot have, and for two
     that contradict each other.

@@ -1,9 +1,9 @@
 """A schedule as a Python module for nnScaler, whose ``schedule(graph, ...)`` makes the ``SchedulePlan``.
 
-nnScaler's graph must be staged already: one segment (``IRSegment``) for each forward block, in the order in which the
-problem's forwards follow each other, on the same devices; a segment's backward is its ``mirror``. Steps are ranks in
-time, not times: a new one begins whenever anything starts or ends, so every device's order, and what overlaps with
-what, is the schedule's. nnScaler puts a transfer behind the last step of what it carries.
+nnScaler's graph must be staged already: one segment (``IRSegment``) for each forward block, in the order of the
+problem's forwards, on the same devices; a segment's backward is its ``mirror``. Steps are ranks in time, not times: a
+new one begins whenever an operation starts or ends, so every device's order, and all overlaps, are the schedule's.
+nnScaler puts a transfer behind the last step of its producer.
 
 Read from nnScaler's ``graph/schedule/schedplan.py`` and ``predefined.py`` (microsoft/nnscaler, MIT); not run in it.
 """
@@ -53,7 +53,7 @@ def schedule(graph, num_microbatches=MICRO_BATCHES, num_stages=len(DEVICES)):
 
 
 def nnscaler_module(schedule: Schedule) -> str:
-    """The module's text. Blocks on several devices and branches are fine.
+    """The module's text. Blocks on several devices and branches are supported.
 
     Raises :class:`~weft.runtime.export.refusal.ExportError` for split backwards, recomputation and other blocks that
     nnScaler has no segment for, and for backwards that do not mirror the forwards.

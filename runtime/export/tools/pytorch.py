@@ -1,7 +1,7 @@
-"""PyTorch's pipelining: the order of a CSV, of stages that each lie on one rank, with backwards whole or split.
+"""PyTorch's pipelining: the order of a CSV, of stages on one rank each, with backwards whole or split.
 
-Writer and reader are :mod:`weft.runtime.export.torch_csv` and :mod:`weft.runtime.export.torch_import`. What a stage
-does on several GPUs is the matter of its module (``DTensor``): PyTorch's ranks are groups of them.
+Writer and reader are :mod:`weft.runtime.export.torch_csv` and :mod:`weft.runtime.export.torch_import`. The computation
+of a stage on several GPUs is up to its module (``DTensor``): PyTorch's ranks are groups of them.
 """
 
 from __future__ import annotations

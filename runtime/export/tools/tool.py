@@ -1,4 +1,4 @@
-"""What a tool can run of a pipeline, in which order, and what it makes of a schedule."""
+"""The pipelines that a tool can run, in which order, and the schedule that results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from weft.solver.timing import DeadlockError, Orders, time_orders
 
 @dataclass(frozen=True, slots=True)
 class OwnOrder:
-    """An order that a tool makes itself. ``title``: what it calls it. ``settings``: what has to be set for it."""
+    """An order that a tool makes itself. ``title``: its name there. ``settings``: the settings that it needs."""
 
     title: str
     orders: Orders
@@ -27,7 +27,7 @@ class OwnOrder:
 class ToolRun:
     """A schedule as a tool runs it: ``schedule`` is timed under its order, on ranks of ``gpus`` GPUs each.
 
-    ``order``: what it is called, "" where it is the one that was given. ``settings``: what has to be set for it.
+    ``order``: its name, "" if it is the given one. ``settings``: the settings that it needs.
     """
 
     schedule: Schedule
@@ -61,9 +61,10 @@ class Tool:
     text: Callable[[ToolRun], str] | None = None
 
     def run(self, schedule: Schedule) -> ToolRun:
-        """``schedule`` as this tool runs it, in the shortest of its own orders that fits, where it makes them itself.
+        """``schedule`` as this tool runs it, in the shortest of its own orders that fits, if it makes them itself.
 
-        Raises :class:`~weft.runtime.export.refusal.ExportError` with what it cannot express, or does not fit.
+        Raises :class:`~weft.runtime.export.refusal.ExportError` for a feature that it cannot express, or that does not
+        fit.
         """
         if self.any_graph:
             return self._any_graph(schedule)

@@ -27,9 +27,9 @@ from weft.solver.schedule import Schedule
 
 _TITLE = "torchtitan"
 _FQN = re.compile(r"tok_embeddings|layers\.\d+|norm|output|lm_head", re.ASCII)
-#: torchtitan's schedule whose stages lie as ours do; the CSV replaces its order.
+#: torchtitan's schedule with the same placement of stages; the CSV replaces its order.
 _SCHEDULES = {"chain": "1F1B", "loop": "Interleaved1F1B", "v": "ZBVZeroBubble"}
-#: How the stages of each of its schedules lie.
+#: The placement of stages in each of its schedules.
 _SHAPES = {"1f1b": "chain", "gpipe": "chain", "interleaved1f1b": "loop", "interleavedzerobubble": "loop",
            "loopedbfs": "loop", "pipelineschedulemulti": "loop", "pipelineschedulesingle": "chain",
            "zbvzerobubble": "v", "dualpipev": "v"}
@@ -45,12 +45,12 @@ TORCHTITAN = Tool("torchtitan", _TITLE, "settings and the order, as CSV", shapes
 
 
 def torchtitan_settings(schedule: Schedule, csv: str) -> str:
-    """The ``[parallelism]`` table, TOML; ``csv`` is where the order lies
+    """The ``[parallelism]`` table, TOML; ``csv`` is the path of the order
     (:func:`weft.runtime.export.torch_csv.torch_csv`).
 
-    Layers whose names are torchtitan's keep them; otherwise the embedding becomes ``tok_embeddings``, the layers
+    Layers with torchtitan's names keep them; otherwise the embedding becomes ``tok_embeddings``, the layers
     ``layers.0`` and on, the head ``norm`` and ``output``. Raises :class:`~weft.runtime.export.refusal.ExportError` for
-    stages that lie neither one a rank nor in a loop nor in a V, and for layers that have no name there.
+    stages that are neither one a rank nor in a loop nor in a V, and for layers without a name there.
     """
     run = TORCHTITAN.run(schedule)
     ranks, gpus = run.schedule, run.gpus
@@ -69,7 +69,7 @@ def torchtitan_settings(schedule: Schedule, csv: str) -> str:
 
 
 def _grid_settings(schedule: Schedule, gpus: int) -> dict[str, Any]:
-    """What the grid that the schedule is of says beside its pipeline; of other ones, of ranks of ``gpus`` GPUs."""
+    """The settings of the schedule's grid beside its pipeline; without one, those of ranks of ``gpus`` GPUs."""
     grid = schedule.solver.get("grid")
     if grid is None:
         return {"tensor_parallel_degree": gpus} if gpus > 1 else {}
@@ -85,7 +85,8 @@ def _grid_settings(schedule: Schedule, gpus: int) -> dict[str, Any]:
 def save_torchtitan(schedule: Schedule, path: str | os.PathLike[str], *, torch: str = "2.13") -> Path:
     """Write :func:`torchtitan_settings` to ``path`` and the CSV beside it; returns the CSV's path.
 
-    Raises what :func:`torchtitan_settings` and :func:`weft.runtime.export.torch_csv.torch_csv` do, and ``OSError``.
+    Raises the errors of :func:`torchtitan_settings` and :func:`weft.runtime.export.torch_csv.torch_csv`, and
+    ``OSError``.
     """
     order = Path(path).with_suffix(".csv")
     if order == Path(path):
@@ -99,8 +100,8 @@ def save_torchtitan(schedule: Schedule, path: str | os.PathLike[str], *, torch: 
 
 @dataclass(frozen=True, slots=True)
 class TorchtitanSettings:
-    """What a ``[parallelism]`` table says: ``stages``: the letters of each, ``shape``: how they lie on ranks, ``csv``:
-    where the order lies, ``None`` where it is the one of ``schedule``."""
+    """The settings of a ``[parallelism]`` table: ``stages``: the letters of each, ``shape``: their placement on ranks,
+    ``csv``: the path of the order, ``None`` if it is that of ``schedule``."""
 
     pipeline: int
     stages: tuple[str, ...]
@@ -158,8 +159,7 @@ def read_torchtitan(path: str | os.PathLike[str]) -> TorchtitanSettings:
 
 
 def _replicas(table: dict[str, Any], number: Callable[[str, int | None], int | None]) -> tuple[int | None, int | None]:
-    """How many replicas there are, and the stage of ZeRO of those that share what they hold; ``None`` where that is not
-    said."""
+    """The number of replicas, and the stage of ZeRO of those that share their state; ``None`` where not given."""
     shards = None if table.get("data_parallel_shard_degree") == -1 else number("data_parallel_shard_degree", None)
     copies = number("data_parallel_replicate_degree", 1) or 1
     stage = {"always": 3, "never": 2}.get(str(table.get("fsdp_reshard_after_forward")), 2)  # beside a pipeline

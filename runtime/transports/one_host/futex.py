@@ -1,6 +1,6 @@
-"""Waiting for a counter in shared memory: the system wakes whoever sleeps on it (Linux ``futex``).
+"""Waiting for a counter in shared memory: the system wakes the sleepers (Linux ``futex``).
 
-A rank that waits for a message costs nothing so, and goes on when it is there, not when it looks next. Where the system
+So a rank that waits for a message uses no CPU, and continues when it arrives, not at its next poll. Where the system
 has no such call, or a sandbox forbids it, a sleep is a short nap.
 """
 
@@ -12,11 +12,11 @@ import platform
 import time
 from typing import Any
 
-#: The call's number on x86-64, the one machine whose processes share memory here. (Each kind of machine has its own.)
+#: The call's number on x86-64, the only architecture whose processes share memory here. (Numbers differ between them.)
 _NUMBER = 202 if platform.machine().lower() in ("x86_64", "amd64") and ctypes.sizeof(ctypes.c_void_p) == 8 else None
 _WAIT, _WAKE = 0, 1
 _EVERYONE = 2**31 - 1
-#: What the call says of a sleep that was one, or was not necessary.
+#: Results of a sleep that slept, or did not need to.
 _SLEPT = frozenset({0, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT})
 NAP = 200e-6  # seconds
 
@@ -31,7 +31,7 @@ _CALL: Any = getattr(ctypes.CDLL(None, use_errno=True), "syscall", None)
 
 
 def _call(*arguments: Any) -> int:
-    """What the call says: 0, or the number of an error."""
+    """The result of the call: 0, or the number of an error."""
     if _CALL is None or _NUMBER is None:
         return errno.ENOSYS
     return ctypes.get_errno() if _CALL(_NUMBER, *arguments) < 0 else 0
@@ -45,7 +45,7 @@ class Sleeper:
         self._address = ctypes.c_void_p(ctypes.addressof(self._word))
 
     def sleep(self, count: int, seconds: float) -> None:
-        """Sleep while the counter is ``count``, until somebody wakes this or for so many ``seconds``; perhaps less."""
+        """Sleep while the counter is ``count``, until woken or for at most ``seconds``."""
         span = _Span(int(seconds), int(seconds % 1 * 1e9))
         if _call(self._address, _WAIT, ctypes.c_uint32(count % 2**32), ctypes.byref(span), None, 0) not in _SLEPT:
             time.sleep(min(seconds, NAP))

@@ -1,11 +1,11 @@
 """Slots in GPU memory that the other processes of the host write to: by CUDA IPC, or in symmetric memory.
 
-Symmetric memory is one allocation a rank, of one size, which all ranks of a group have mapped. torch maps the GPUs'
-memory of one host into each of its processes, without a handle for each tensor, and over NVLink where there is one.
-Which message lies where follows from the tables, as for all slots.
+Symmetric memory is one allocation a rank, of one size, mapped by all ranks of a group. torch maps the GPU memory of one
+host into each of its processes, without a handle for each tensor, and over NVLink where available. The tables determine
+a message's place, as for all slots.
 
-``torch.distributed._symmetric_memory`` is not public. What is used of it (``empty``, ``rendezvous``, ``get_buffer``)
-has been the same since torch 2.6. Where it is missing, or the driver refuses it, so is the transport, with a sentence.
+``torch.distributed._symmetric_memory`` is private. The functions used (``empty``, ``rendezvous``, ``get_buffer``) have
+been the same since torch 2.6. Where it is missing, or the driver refuses it, the transport is refused, with a sentence.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class GpuSlots(Protocol):
     """The slots of a rank and of its peers."""
 
     def at(self, owner: int, slot: int) -> Tensor:
-        """That slot of rank ``owner``, as bytes on this rank's device, or on the owner's as seen from here."""
+        """Slot ``slot`` of rank ``owner``, as bytes on this rank's device, or on the owner's as seen from here."""
 
 
 class IpcSlots:
-    """Each rank's slots in memory of its own, which its peers open by handles. All ranks must make theirs together."""
+    """Each rank's slots in its own memory, which peers open by handles. All ranks must make theirs together."""
 
     def __init__(self, session: Session, tables: Sequence[BufferTable]) -> None:
         self._rank, table = session.rank, tables[session.rank]
@@ -46,8 +46,8 @@ class IpcSlots:
 
 
 def gpu_handles(slots: Sequence[Tensor], table: BufferTable) -> dict[tuple[int, int], Any]:
-    """By slot and peer, what opens it there. PyTorch counts who has a tensor: it wants each handle opened once, no more
-    and no less, or it complains at the end that memory was let go while others had it."""
+    """By slot and peer, the handle that opens it there. PyTorch counts references: each handle must be opened exactly
+    once, or it warns at exit that memory was released while in use."""
     from torch.multiprocessing.reductions import reduce_tensor
 
     writers = sorted({(landing.slot, landing.peer) for landing in table.receives if landing.layout.is_known})
@@ -70,7 +70,7 @@ class PeersSlots(dict[tuple[int, int], Tensor]):
 
 
 def require_symmetric_memory(session: Session) -> None:
-    """Raise :class:`~weft.runtime.transports.interface.TransportError` on all ranks unless all of them can have it. All
+    """Raise :class:`~weft.runtime.transports.interface.TransportError` on all ranks unless all of them support it. All
     ranks must call it together."""
     mine = session.device.index if session.device.type == "cuda" else None
     found = session.exchange((mine, _missing()), "looking for symmetric memory")
@@ -86,7 +86,7 @@ def require_symmetric_memory(session: Session) -> None:
 
 
 def _missing() -> str:
-    """What this process lacks for symmetric memory; nothing where it has it."""
+    """The reason why this process lacks symmetric memory; empty where it has it."""
     memory = _module()
     lacking = [name for name in ("empty", "rendezvous") if not hasattr(memory, name)]
     return f"this torch ({torch.__version__}) has no symmetric memory" if lacking else ""
@@ -115,7 +115,7 @@ class SymmetricSlots:
             self._own = memory.empty(total, dtype=torch.uint8, device=session.device)
             self._own.zero_()
             self._handle = memory.rendezvous(self._own, group)
-        except RuntimeError as error:  # of the driver: it says no on all ranks, or their rendezvous times out
+        except RuntimeError as error:  # of the driver: it refuses on all ranks, or their rendezvous times out
             trouble = f"rank {session.rank} cannot have it ({str(error).splitlines()[0]:.200})"
         for said in session.exchange(trouble, "making symmetric memory"):
             if said:

@@ -1,13 +1,13 @@
-"""One-sided transfers: the sender writes a message into the receiver's slot, and two counters say how far they are.
+"""One-sided transfers: the sender writes a message into the receiver's slot; two counters track progress.
 
 For each direction between two ranks, the receiver counts the receives it has *posted* and the sender the messages it
 has *written*; each counter has one writer. Message n may be written when more than n are posted, and read when more
-than n are written. As both ends start their messages in one order, and every step has the same ones, the counters say
-which is meant. Where the memory lies, and who is alive, is the business of others
+than n are written. As both ends start their messages in one order, and every step has the same messages, the counters
+identify them. Where the memory lies, and which peers are alive, is decided elsewhere
 (:mod:`weft.runtime.transports.one_host.shared_memory`; tests use threads).
 
-What cannot be done at once is left to a thread, so that a rank that computes holds up no other: a message whose slot is
-not free yet, and on a GPU whatever has to wait for the kernels before it.
+A task that cannot run at once is left to a thread, so that a rank that computes delays no other: a message whose slot
+is not free yet, and on a GPU any task that has to wait for earlier kernels.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ from weft.runtime.plan.buffers import Landing, Staging
 from weft.runtime.transports.interface import Parcel, Transfer
 from weft.runtime.transports.one_host.one_sided_reads import Reads
 
-LOOKS = 50  # how often to look before sleeping in between
+LOOKS = 50  # polls before sleeping in between
 NAP = 50e-6  # seconds of the first sleep
 LONGEST_NAP = 500e-6
-PULSE = 0.05  # seconds between two looks at whether the peer is alive
+PULSE = 0.05  # seconds between two checks whether the peer is alive
 
 
-#: While memory is watched, which a profiler does in one thread: when another gave back how many bytes.
+#: While a profiler records memory, which it does in one thread: when another thread released how many bytes.
 RELEASED: list[tuple[int, int]] | None = None
 
 
 @contextmanager
 def releases() -> Iterator[list[tuple[int, int]]]:
-    """Inside, moments (as of ``time.time_ns``) at which the transports' threads give memory back, and how much."""
+    """Inside, records the moments (``time.time_ns``) at which the transports' threads release memory, and how many
+    bytes."""
     global RELEASED
     RELEASED = found = list[tuple[int, int]]()
     try:
@@ -59,19 +60,18 @@ class Lane(Protocol):
         """The moment at which message ``number`` arrives, where a link is emulated; else 0."""
 
     def leave(self, number: int, size: int) -> None:
-        """Message ``number``, of ``size`` bytes, leaves now."""
+        """Record that message ``number``, of ``size`` bytes, leaves now."""
 
     def sleep(self, number: int, seconds: float) -> None:
-        """Sleep for at most so many ``seconds``, if message ``number`` is not yet written, or until it is."""
+        """Sleep until message ``number`` is written, for at most ``seconds``."""
 
 
 class OneSided:
     """The messages of one rank.
 
-    ``slots`` are this rank's own, ``remote`` the receivers' for what it sends; ``lanes_in`` and ``lanes_out`` are by
-    peer. ``alive(peer)`` says whether a peer's process still runs. ``now`` is the clock of the lanes' moments.
-    ``closed`` is called when it has been closed. ``reads`` has the messages whose shapes are not known, which have no
-    place in ``slots`` and ``remote``.
+    ``slots`` are this rank's own, ``remote`` the receivers' for its sends; ``lanes_in`` and ``lanes_out`` are by peer.
+    ``alive(peer)`` says whether a peer's process still runs. ``now`` is the clock of the lanes' moments. ``closed`` is
+    called after closing. ``reads`` has the messages of unknown shapes, which have no place in ``slots`` and ``remote``.
     """
 
     def __init__(self, slots: Mapping[Landing, Parcel], remote: Mapping[Staging, Parcel],
@@ -85,7 +85,7 @@ class OneSided:
         self._late: deque[_Leaving | _Posting] = deque()
         self._wake, self._closed = threading.Condition(), False
         self._thread: threading.Thread | None = None
-        self._failure: Exception | None = None  # of the thread: the rank raises it where it waits
+        self._failure: Exception | None = None  # of the thread: the rank raises it at its next wait
         self._stream: torch.cuda.Stream | None = None
 
     @property
@@ -128,7 +128,7 @@ class OneSided:
         return send
 
     def stream(self, device: torch.device) -> torch.cuda.Stream:
-        """Where copies run beside the kernels."""
+        """The stream for copies beside the kernels."""
         if self._stream is None:
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         return self._stream
@@ -139,25 +139,25 @@ class OneSided:
             self._wake.notify()
         if self._thread is not None:
             self._thread.join()
-        self._slots, self._remote, self._in, self._out = {}, {}, {}, {}  # others' memory too can go now
+        self._slots, self._remote, self._in, self._out = {}, {}, {}, {}  # lets the peers' memory go too
         if self._reads is not None:
             self._reads.close()
         self._on_close()
 
     @property
     def _unknown(self) -> Reads:
-        assert self._reads is not None  # whoever has such messages has made it
+        assert self._reads is not None  # made if there are such messages
         return self._reads
 
     def _writer(self, message: Staging) -> Callable[[Parcel], int]:
-        """What writes a parcel into the receiver's slot, and returns its bytes."""
+        """A function that writes a parcel into the receiver's slot, and returns its bytes."""
         target = self._remote.get(message, {})
         device = next((place.device for place in target.values()), torch.device("cpu"))
 
         def write(parcel: Parcel) -> int:
             if device.type == "cuda":
                 stream = self.stream(device)
-                # A new thread stands at GPU 0: to go back there from a stream would make a context there.
+                # A new thread's device is GPU 0: leaving a stream would return there and create a context on it.
                 with torch.cuda.device(device), torch.cuda.stream(stream):
                     _copy(parcel, target)
                 stream.synchronize()
@@ -168,9 +168,9 @@ class OneSided:
         return write
 
     def wait(self, done: Callable[[], bool], peer: int, sleep: Callable[[float], None] | None = None) -> None:
-        """Wait until ``done()``. Raises ``ConnectionError`` if ``peer`` ends before, and what the thread raised.
+        """Wait until ``done()``. Raises ``ConnectionError`` if ``peer`` ends first, and the thread's own exception.
 
-        ``sleep(seconds)`` ends early when it is done; without it this looks from time to time.
+        ``sleep(seconds)`` ends early when it is done; without it this polls.
         """
         for _ in range(LOOKS):
             if done():
@@ -191,7 +191,7 @@ class OneSided:
                     raise ConnectionError(f"lost rank {peer} (its process has ended)")
 
     def _do(self, task: _Leaving | _Posting) -> None:
-        """Now if it can be, else by the thread; in order on each lane."""
+        """Run ``task`` now if possible, else in the thread; in order on each lane."""
         with self._wake:
             waiting = any(type(other) is type(task) and other.lane is task.lane for other in self._late)
             if not waiting and task.try_now():
@@ -234,7 +234,7 @@ class _Arriving:
     lane: Lane
     peer: int
     number: int
-    take: Callable[[], None] | None  # what reads the message, where the sender cannot write it
+    take: Callable[[], None] | None  # reads the message, where the sender cannot write it
 
     def wait(self) -> None:
         self.transport.wait(lambda: self.lane.written > self.number, self.peer, partial(self.lane.sleep, self.number))
@@ -253,7 +253,7 @@ class _Posting:
     after: torch.cuda.Event | None  # the last kernel that may read what was in the slot
 
     def try_now(self) -> bool:
-        """Say that the slot is free, if it is."""
+        """Report the slot as free, if it is."""
         if not _over(self.after):
             return False
         self.lane.posted = self.number + 1
@@ -267,12 +267,12 @@ class _Leaving:
     after: torch.cuda.Event | None  # the kernel that computes it
     transport: OneSided
     peer: int
-    put: Callable[[Parcel], int]  # writes the message, or says where it is; returns its bytes
+    put: Callable[[Parcel], int]  # writes the message, or publishes its address; returns its bytes
     is_over: Callable[[], bool]  # once it is put
     parcel: Parcel | None  # None once it is put
 
     def try_now(self) -> bool:
-        """Put the message where its receiver looks, if its slot is free."""
+        """Deliver the message, if its slot is free."""
         if self.lane.posted <= self.number or not _over(self.after):
             return False
         assert self.parcel is not None
@@ -282,7 +282,7 @@ class _Leaving:
             tensor.untyped_storage() for tensor in self.parcel.values()]
         self.parcel = None
         for memory in held:
-            if RELEASED is not None and _users(memory) == 1:  # nobody else has it
+            if RELEASED is not None and _users(memory) == 1:  # no other user
                 RELEASED.append((time.time_ns(), memory.nbytes()))
         return True
 
@@ -291,7 +291,7 @@ class _Leaving:
 
 
 def _users(memory: torch.UntypedStorage) -> int:
-    """How many hold it; 0 where this torch does not say."""
+    """The number of users of ``memory``; 0 where this torch cannot tell."""
     count = getattr(torch._C, "_storage_Use_Count", None)  # private
     return 0 if count is None else count(memory._cdata)
 

@@ -1,9 +1,9 @@
 """One-sided transfers of messages whose shapes the plan does not know: the receiver reads them.
 
-The sender writes only the description (:mod:`weft.runtime.transports.interface`) into the receiver's memory, where
-each such RECV of the plan has a *note*. The receiver, when it needs the message, makes room in a buffer that grows,
-reads the tensors from where the sender has them, and counts that in the note: the transfer is over for the sender then.
-How a rank reads another's memory is the business of a :class:`RemoteReads`
+The sender writes only the description (:mod:`weft.runtime.transports.interface`) into the receiver's memory, where each
+such RECV of the plan has a *note*. When it needs the message, the receiver makes room in a growing buffer, reads the
+tensors from the sender's memory, and counts that in the note, which completes the transfer for the sender. How a rank
+reads another's memory is the business of a :class:`RemoteReads`
 (:mod:`weft.runtime.transports.one_host.reach`; tests use threads).
 """
 
@@ -21,26 +21,26 @@ from weft.runtime.plan.buffers import Landing, Staging
 from weft.runtime.transports.interface import Parcel
 from weft.runtime.transports.tensors import Growing, describe, described, rest_of, words_of
 
-#: Words of a note before the description: which file the tensors lie in, and the address at which the sender has it.
+#: Words of a note before the description: the file of the tensors, and its address at the sender.
 BEFORE = 2
 
 
 class Note(Protocol):
-    """What is said of one message, in the receiver's memory. ``taken`` is written only by the receiver, the words only
-    by the sender; writes are seen in their order."""
+    """The description of one message, in the receiver's memory. ``taken`` is written only by the receiver, the words
+    only by the sender; writes are seen in their order."""
 
     taken: int
 
     def write(self, words: Iterable[int]) -> None:
-        """Say this, in as many words as the note has."""
+        """Write ``words``, as many as the note has."""
 
     def read(self) -> list[int]:
-        """What has been said."""
+        """The words written last."""
 
 
 class Offer(NamedTuple):
-    """Tensors where a peer can read them: in the file of the sender's that has this number, which the sender has at
-    ``base``; or, with -1, wherever they are in the sender's memory."""
+    """Tensors that a peer can read: in the sender's file of this number, which the sender has mapped at ``base``; or,
+    with -1, anywhere in the sender's memory."""
 
     tensors: Sequence[Tensor]
     file: int = -1
@@ -48,28 +48,28 @@ class Offer(NamedTuple):
 
 
 class RemoteReads(Protocol):
-    """How a rank reads what another has."""
+    """How a rank reads another's memory."""
 
     def offer(self, message: Staging, tensors: Sequence[Tensor]) -> Offer:
-        """``tensors``, all in one piece, where the message's peer can read them until it has; called anew for a message
-        of the same staging buffer only then."""
+        """``tensors``, contiguous, where the message's peer can read them until it has; called again for a message of
+        the same staging buffer only then."""
 
     def read(self, peer: int, file: int, address: int, into: Tensor) -> None:
-        """Fill ``into`` with what ``peer`` has at ``address``: of its memory, or of its file of that number. Raises
+        """Fill ``into`` from ``address`` of ``peer``: of its memory, or of its file of that number. Raises
         ``ConnectionError`` if the peer is gone."""
 
     def close(self) -> None:
-        """Give back what has been mapped."""
+        """Unmap everything."""
 
 
 def note_words(landing: Landing) -> int:
-    """How many words a note has."""
+    """The number of words of a note."""
     return BEFORE + words_of(landing.layout)
 
 
 @dataclass(slots=True)
 class _Offered:
-    """What has been offered as one message of the plan: what keeps it alive, and how often a message was."""
+    """The offers of one message of the plan: the one kept alive, and their count."""
 
     kept: Offer | None = None
     count: int = 0
@@ -90,11 +90,12 @@ class Reads:
 
     @property
     def offers_any(self) -> bool:
-        """Whether this rank sends any: then it holds what has been sent until that has been read."""
+        """Whether this rank sends any: then a sent message is kept until it has been read."""
         return bool(self._out)
 
     def offer(self, message: Staging, parcel: Parcel) -> int:
-        """Say that ``parcel`` can be read; returns its bytes. It must not change until it has been (:meth:`is_taken`).
+        """Publish ``parcel`` for reading; returns its bytes. It must not change until it has been read
+        (:meth:`is_taken`).
         """
         rest = torch.tensor(rest_of(message.layout, parcel), dtype=torch.int64)
         names = [part.name for part in message.layout.parts if part.name in parcel]
@@ -108,7 +109,7 @@ class Reads:
         return sum(tensor.nbytes for tensor in offer.tensors)
 
     def is_taken(self, message: Staging) -> bool:
-        """Whether all that has been offered as ``message`` has been read."""
+        """Whether all offers of ``message`` have been read."""
         offered = self._offered[message]
         if self._out[message].taken < offered.count:
             return False
@@ -116,7 +117,7 @@ class Reads:
         return True
 
     def take(self, landing: Landing) -> None:
-        """Read what the note of ``landing`` tells of into its slot."""
+        """Read the tensors described in the note of ``landing`` into its slot."""
         note = self._in[landing]
         file, base, *said = note.read()
         read = partial(self._reach.read, landing.peer, file)
@@ -131,6 +132,6 @@ class Reads:
         note.taken += 1
 
     def close(self) -> None:
-        """Give the buffers back."""
+        """Release the buffers."""
         self.slots, self.parcels, self._offered, self._in, self._out = {}, {}, {}, {}, {}
         self._reach.close()

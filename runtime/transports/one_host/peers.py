@@ -1,7 +1,7 @@
 """Which of the peers' processes still run.
 
-A handle (``pidfd``) does not mistake a later process of the same number for one of them. Where the system has none
-(Linux before 5.3, some sandboxes) the moment tells them apart at which a process began, as ``/proc`` has it.
+A handle (``pidfd``) does not confuse a process with a later one of the same PID. Where the system has none (Linux
+before 5.3, some sandboxes), the process's start time in ``/proc`` tells them apart.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from weft.runtime.ranks.leftovers import beginning
 
 
 def machine() -> str | None:
-    """The same for processes that see each other, by their boot and their container; ``None`` where that is not told.
+    """An identifier shared by processes that see each other, by boot and container; ``None`` where the system does not
+    tell.
     """
     try:
         return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
@@ -35,16 +36,16 @@ class Processes:
         return self._runs[peer]()
 
     def close(self) -> None:
-        """Give the handles back."""
+        """Close the handles."""
         for handle in self._handles:
             os.close(handle)
         self._handles.clear()
 
     def _look(self, number: int) -> Callable[[], bool]:
-        """What says whether the process of this number still runs."""
+        """A function that returns whether the process of this number still runs."""
         try:
             handle = os.pidfd_open(number)
-        except (AttributeError, OSError):  # also of one that has ended by now
+        except (AttributeError, OSError):  # also of a process that has ended by now
             begun = beginning(number)
             return lambda: begun is not None and beginning(number) == begun
         self._handles.append(handle)

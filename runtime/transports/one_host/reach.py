@@ -1,10 +1,10 @@
 """How a rank reads the memory of another process of its host.
 
-Where the system lets it, it copies from wherever the tensor lies (``process_vm_readv``): one copy, as planned messages
-have. Linux lets a process read another's memory that could also trace it, which many distributions forbid for
-processes that are not its children (Yama's ``ptrace_scope``), and a GPU's memory cannot be read so at all. There the
-sender puts its tensors into a file in memory first (``memfd``), which grows and is kept, and which the receiver maps:
-two copies.
+Where permitted, it copies directly from the tensor (``process_vm_readv``): one copy, as for planned messages. Linux
+permits reading another process's memory only if the reader could also trace it, which many distributions forbid for
+processes that are not its children (Yama's ``ptrace_scope``), and GPU memory cannot be read so at all. There the sender
+first copies its tensors into a file in memory (``memfd``), which grows and is kept, and which the receiver maps: two
+copies.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class _File:
 
 
 class OwnHost:
-    """Reading between processes of one host: ``processes`` are those of the peers. ``readers``: the peers that may read
+    """Reads between processes of one host: ``processes`` are those of the peers. ``readers``: the peers that may read
     this process's memory."""
 
     def __init__(self, processes: Mapping[int, int], readers: Collection[int]) -> None:
@@ -122,7 +122,7 @@ class OwnHost:
         self._files, self._mapped, self._staging = {}, {}, {}
 
     def _file(self, peer: int, file: int, size: int) -> Tensor:
-        """That file of ``peer``, mapped up to ``size`` at least: it may have grown."""
+        """File ``file`` of ``peer``, mapped up to ``size`` at least: it may have grown."""
         found = self._mapped.get((peer, file))
         if found is None or len(found) < size:
             with open(f"/proc/{self._processes[peer]}/fd/{file}", "r+b") as opened:

@@ -1,9 +1,9 @@
-"""One-sided transfers between processes of one host, through memory that they share.
+"""One-sided transfers between processes of one host, through shared memory.
 
-Each rank makes one piece of anonymous shared memory (``memfd``: it has no name, and goes when the last process that
-maps it goes, however that ends): counters for what comes from each peer, then its slots. Its peers map it and write
-there. On GPUs the slots lie in the owner's GPU memory and peers open them by CUDA IPC, the counters stay in CPU
-memory; several ranks may use one GPU.
+Each rank makes one piece of anonymous shared memory (``memfd``: it has no name, and disappears with the last process
+that maps it, however that ends): counters for the messages of each peer, then its slots. Its peers map it and write
+there. On GPUs the slots lie in the owner's GPU memory and peers open them by CUDA IPC, the counters stay in CPU memory;
+several ranks may use one GPU.
 
 Only the processor orders counters and data: stores are seen in their order on x86-64, which is required.
 """
@@ -32,7 +32,7 @@ from weft.runtime.transports.one_host.peers import Processes
 from weft.runtime.transports.one_host.reach import OwnHost, can_read
 from weft.runtime.transports.tensors import ALIGNED, view, whole
 
-LANE = 2 * ALIGNED  # bytes: a line for what the receiver writes, and one for what the sender writes
+LANE = 2 * ALIGNED  # bytes: a cache line that the receiver writes, and one that the sender writes
 
 
 class _Counters:
@@ -48,7 +48,7 @@ class _Counters:
         self._written = memory[offset + ALIGNED:offset + ALIGNED + 8].cast("q")
         self._moments, self._link, self._now = moments, link, now
         self._sleeper = Sleeper(memory, offset + ALIGNED)
-        self._free = 0.0  # when the emulated link has carried what left before
+        self._free = 0.0  # when the emulated link has carried the previous messages
 
     @property
     def posted(self) -> int:
@@ -85,7 +85,7 @@ class _Counters:
 
 class _Note:
     """The :class:`~weft.runtime.transports.one_host.one_sided_reads.Note` of ``count`` words at ``offset`` of a shared
-    memory: a line for what the receiver writes, then the sender's."""
+    memory: the receiver's cache line, then the sender's."""
 
     def __init__(self, memory: memoryview, offset: int, count: int) -> None:
         self._taken = memory[offset:offset + 8].cast("q")
@@ -100,20 +100,20 @@ class _Note:
         self._taken[0] = count
 
     def write(self, words: Iterable[int]) -> None:
-        """Say this, in as many words as the note has."""
+        """Write ``words``, as many as the note has."""
         self._words[:] = array("q", words)
 
     def read(self) -> list[int]:
-        """What has been said."""
+        """The words written last."""
         return self._words.tolist()
 
 
 class _Shape:
-    """What lies where in the memory of a rank with ``table``: the same on all ranks."""
+    """The layout of the memory of a rank with ``table``: the same on all ranks."""
 
     def __init__(self, table: BufferTable, world: int, on_gpu: bool) -> None:
         self.moments = max(1, len(table.receives))  # a peer cannot have more messages written and not yet read
-        self.lanes = ALIGNED  # a token stands before
+        self.lanes = ALIGNED  # a token comes first
         self.arrivals = self.lanes + world * LANE
         at = self.arrivals + whole(world * self.moments * 8)
         self.slots = []
@@ -154,15 +154,15 @@ def share(session: Session, tables: Sequence[BufferTable], link: tuple[float, fl
 
 
 def can_share() -> bool:
-    """Whether this machine's processes can share memory in the way that this needs."""
+    """Whether this machine's processes can share memory in this way."""
     return platform.machine().lower() in ("x86_64", "amd64") and hasattr(os, "memfd_create")
 
 
 class _Memories:
-    """The shared memory of this rank and of its peers, mapped. All ranks must make theirs together, and all fail where
-    one does.
+    """The shared memory of this rank and of its peers, mapped. All ranks must make theirs together, and all fail if one
+    does.
 
-    ``pids`` are the peers' processes; ``readers``, the peers that may read all memory of this one.
+    ``pids`` are the peers' processes; ``readers``, the peers that may read all of this process's memory.
     """
 
     def __init__(self, session: Session, tables: Sequence[BufferTable], link: tuple[float, float] | None,
@@ -178,7 +178,7 @@ class _Memories:
         address = torch.frombuffer(own, dtype=torch.uint8).data_ptr()
         found = session.exchange((trouble, os.getpid(), file, token, address), "sharing memory")
         if any(said for said, *_ in found):
-            _close(file)  # the memory is gone with it
+            _close(file)  # this frees the memory
         _require_none(said for said, *_ in found)
         peers = {landing.peer for landing in table.receives} | {message.peer for message in table.sends}
         self.pids = {peer: found[peer][1] for peer in sorted(peers)}
@@ -193,7 +193,7 @@ class _Memories:
             if can_read(pid, its_address, its_token):
                 readable.add(peer)
         mapped = session.exchange((trouble, readable), "sharing memory")
-        _close(file)  # all ranks have mapped what they need
+        _close(file)  # all ranks have mapped the memory they need
         _require_none(said for said, _ in mapped)
         self.readers = {peer for peer in self.pids if rank in mapped[peer][1]}
 
@@ -205,11 +205,11 @@ class _Memories:
                     landing.layout)
 
     def note(self, owner: int, landing: Landing) -> _Note:
-        """What is said of ``landing``, in the memory of rank ``owner``."""
+        """The note of ``landing``, in the memory of rank ``owner``."""
         return _Note(self._memories[owner], self._shape(owner).notes[landing], note_words(landing))
 
     def lane(self, owner: int, source: int) -> _Counters:
-        """The counters of what rank ``source`` sends to rank ``owner``, in the owner's memory."""
+        """The counters of the messages from rank ``source`` to rank ``owner``, in the owner's memory."""
         shape, memory = self._shape(owner), self._memories[owner]
         first = shape.arrivals + 8 * source * shape.moments
         moments: memoryview[float] | None = None
@@ -222,13 +222,13 @@ class _Memories:
 
 
 def _bytes(memory: memoryview, start: int, size: int) -> Tensor:
-    """So many bytes of ``memory``: none too, for messages that are empty."""
+    """``size`` bytes of ``memory``; may be 0, for empty messages."""
     return torch.frombuffer(memory, dtype=torch.uint8, count=size, offset=start) if size else torch.empty(
         0, dtype=torch.uint8)
 
 
 def _require_none(troubles: Iterable[str]) -> None:
-    """Raise the first of all ranks' troubles, if there is one."""
+    """Raise the first trouble of any rank, if there is one."""
     if (trouble := next(filter(None, troubles), None)) is not None:
         raise TransportError(trouble)
 
@@ -255,7 +255,7 @@ def _close(file: int) -> None:
 
 
 def matching(rank: int, tables: Sequence[BufferTable]) -> dict[Staging, Landing]:
-    """For each message that ``rank`` sends, where it lands on its peer."""
+    """For each message that ``rank`` sends, its landing on the peer."""
     landings = {(landing.what, peer): landing for peer, table in enumerate(tables) for landing in table.receives
                 if landing.peer == rank}
     return {message: landings[message.what, message.peer] for message in tables[rank].sends}

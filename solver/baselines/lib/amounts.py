@@ -16,13 +16,13 @@ from weft.solver.problem import Number, Problem
 
 @dataclass(frozen=True)
 class Amounts:
-    """Per device and block: what the block takes at its start and how much more is held after its end than before.
+    """Per device and block: the amount that the block takes at its start and its change of the level by its end.
 
     All in units of 1/``scale`` of the problem's memory unit, so that decimal fractions add up exactly. ``room`` is the
-    device's capacity, ``None`` where it is unlimited. A device runs one block at a time, so the order of its blocks
-    says all about its memory: a block fits if ``level + take <= room`` before it, and ``level + change`` is left after.
-    Of the memory that a device shares with its lanes that is so where one of them runs all that takes or gives, which
-    then has it here; the others are ``mixed_pools``.
+    device's capacity, ``None`` for unlimited. A device runs one block at a time, so the order of its blocks determines
+    its memory: a block fits if ``level + take <= room`` before it, and ``level + change`` is left after. The memory
+    that a device shares with its lanes is listed here if one of them runs all blocks that take or give, under that one;
+    the others are ``mixed_pools``.
     """
 
     problem: Problem
@@ -53,7 +53,7 @@ class Amounts:
         return GraphTables(self.problem, self.take, self.change, self.room, self.mixed_pools)
 
     def peak(self, device: int, row: Iterable[tuple[int, int]]) -> int:
-        """The most that ``device`` holds where it runs ``row``, from nothing on."""
+        """The highest level of ``device`` if it runs ``row``, from an empty one."""
         return peak_of(row, self.take[device], self.change[device])
 
     def fits(self, device: int, row: Iterable[tuple[int, int]]) -> bool:
@@ -62,7 +62,7 @@ class Amounts:
         return room is None or self.peak(device, row) <= room
 
     def amount(self, scaled: int, unit: str) -> str:
-        """``scaled`` in the problem's memory unit, as text for people."""
+        """``scaled`` in the problem's memory unit, as text."""
         return f"{float(Fraction(scaled, self.scale)):.12g} {unit}"
 
 

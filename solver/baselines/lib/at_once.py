@@ -1,4 +1,4 @@
-"""What is ordered at once, in about n log n steps for n operations."""
+"""Orders made at once, in about n log n steps for n operations."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from weft.solver.timing import Orders
 
 
 def at_once(problem: Problem, micro_batches: int) -> Iterator[tuple[str, Orders]]:
-    """Per-device orders by name, the better ones first: 1F1B where the problem is a chain of stages, with as many
-    micro-batches in flight as there is room for, then one micro-batch after the other. The judge says whether they fit.
+    """Per-device orders by name, the better ones first: 1F1B if the problem is a chain of stages, with as many
+    micro-batches in flight as fit, then one micro-batch after the other. The judge says whether they fit.
     """
     with suppress(NotApplicable):
         yield "1f1b", orders_within_memory(problem, micro_batches)

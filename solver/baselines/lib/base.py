@@ -1,4 +1,4 @@
-"""What a baseline is, and what all of those for pipelines share."""
+"""The type of a baseline, and the common part of all for pipelines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from weft.solver.timing import Orders
 #: One device's ``(block, micro_batch)``, in order.
 Row: TypeAlias = list[tuple[int, int]]
 
-#: How stages lie on the devices, in words.
+#: The arrangements of stages on the devices, in words.
 _SHAPES: Mapping[Shape, str] = {
     "chain": "one stage on each device, in device order",
     "v": "two stages on each device in a V, the first device with the first and last stage",
@@ -27,9 +27,9 @@ class NotApplicable(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """A published schedule, or a simple one to be held against.
+    """A published schedule, or a simple one for comparison.
 
-    ``source`` cites where the schedule was published; ``needs`` says in a few words which problems it applies to.
+    ``source`` cites the publication of the schedule; ``needs`` says in a few words which problems it applies to.
     ``function`` of ``file`` in this room makes its orders; it is loaded for the first ones.
     """
 
@@ -48,7 +48,7 @@ class Baseline:
 
 
 def require_pipeline(problem: Problem) -> Pipeline:
-    """``problem`` as a pipeline. Raises :class:`NotApplicable` with the reason if it is none."""
+    """``problem`` as a pipeline. Raises :class:`NotApplicable` with the reason if it is not one."""
     try:
         return Pipeline.of(problem)
     except NotAPipeline as error:
@@ -56,8 +56,8 @@ def require_pipeline(problem: Problem) -> Pipeline:
 
 
 def require_training(problem: Problem, shape: Shape | None = None, *, split: bool = False) -> Pipeline:
-    """``problem`` as a pipeline with a backward, split if ``split``, whose stages lie on the devices in ``shape`` if
-    that is given. Raises :class:`NotApplicable` with the reason if it is none."""
+    """``problem`` as a pipeline with a backward, split if ``split``, with the arrangement ``shape`` of its stages if
+    that is given. Raises :class:`NotApplicable` with the reason if it is not one."""
     pipeline = require_pipeline(problem)
     if not pipeline.has_backward:
         raise NotApplicable("it alternates forwards and backwards, but this pipeline has no backward")

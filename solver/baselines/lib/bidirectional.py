@@ -1,10 +1,10 @@
 """Recognising two pipelines that share their devices, one running down them and one up.
 
-DualPipe, Chimera and BitPipe keep the model twice, once in either direction. As a block problem one "micro-batch" is
-then a pair: two chains that do not wait for each other, each stage of the second on device p - 1 - d where the first
-has its own on device d. With one stage a device that is a chain down the devices and one up; with several, two loops,
-Vs or waves that begin at opposite ends. That every weight is there twice is static memory, no part of the block
-problem.
+DualPipe, Chimera and BitPipe keep two copies of the model, one in either direction. As a block problem one
+"micro-batch" is then a pair: two chains that do not wait for each other, with each stage of the second on device p - 1
+- d if that of the first is on device d. With one stage a device that is a chain down the devices and one up; with
+several, two loops, Vs or waves that begin at opposite ends. The second copy of every weight is static memory, not part
+of the block problem.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ def in_slots(down: Sequence[Stage], up: Sequence[Stage], p: int, micro_batches: 
     """Per-device orders of both directions, merged in slots of equal length, in units of p / 2 micro-batches.
 
     A micro-batch runs its 2 S forwards and backwards in as many slots, in both directions at once, and the next one of
-    its unit follows two slots later. Each way along the devices, p slots long, keeps to every other slot of a device;
-    it meets its mirror image, which begins p - 1 - d slots from its end, on the others as p is even; and it begins
-    where the one before has ended, two slots after the last micro-batch's. So no two collide, and the next unit begins
-    where this one ends, 2 S slots later.
+    its unit follows two slots later. Each way along the devices, p slots long, uses every other slot of a device; it
+    meets its mirror image, which begins p - 1 - d slots from its end, on the others as p is even; and it begins at the
+    end of the one before, two slots after the last micro-batch's. So no two collide, and the next unit begins at the
+    end of this one, 2 S slots later.
     """
     slots: list[list[tuple[int, tuple[int, ...], int]]] = [[] for _ in range(p)]  # slot, blocks, micro-batch
     for stages in (down, up):

@@ -2,13 +2,13 @@
 
 A *building block* (Qi et al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024, section 3) says when one
 micro-batch runs each forward and each gradient, counted from its first; it is repeated once an *interval*. The times
-are only an order of preference here: operation (block, m) has the key ``offset + m * interval``, and a device that is
-free runs, of what it can run, the operation with the least key. That is the paper's squeezing (nobody waits for a slot)
-and reordering (warm-up and cool-down use slots that the block leaves open) at once, with the problem's own durations.
-Weight gradients, which nobody waits for, fill what would be idle and make room when memory is short.
+are only an order of preference here: operation (block, m) has the key ``offset + m * interval``, and a free device runs
+the ready operation with the least key. That is the paper's squeezing (no waiting for a slot) and reordering (warm-up
+and cool-down use slots that the block leaves open) at once, with the problem's own durations. Weight gradients, which
+have no dependents, fill idle time and free memory when it is short.
 
-An operation may overtake another of a smaller key only if the device's memory then still takes all that it has
-overtaken, in the order of their keys and with each weight gradient right behind its input gradient. So a building block
+An operation may overtake another of a smaller key only if the device's memory still has room for all overtaken ones
+after it, in the order of their keys and with each weight gradient right after its input gradient. So a building block
 that fits when it is run that way never gets stuck.
 """
 
@@ -33,9 +33,10 @@ _NEVER = float("inf")
 class BuildingBlock:
     """When one micro-batch runs each step of a :class:`StepChain`, and how far apart micro-batches are; in any unit.
 
-    ``offsets`` rise from each step to the next. ``lead`` is by how much an operation's key may exceed the least key
-    still to be run on its device: 0 runs the operations in the order of their keys. ``patience`` is how long a device
-    waits for an operation that is about to become ready rather than run a weight gradient, in lengths of the latter.
+    ``offsets`` rise from each step to the next. ``lead`` is the most by which an operation's key may exceed the least
+    key still to be run on its device: 0 runs the operations in the order of their keys. ``patience`` is how long a
+    device waits for an operation that is about to become ready instead of running a weight gradient, in lengths of the
+    latter.
     """
 
     offsets: tuple[float, ...]
@@ -46,8 +47,8 @@ class BuildingBlock:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What a pass through time makes: per-device orders, their makespan (each operation as early as the orders allow,
-    links free at all times) and their pace, the time between micro-batches in the second half."""
+    """The result of a pass through time: per-device orders, their makespan (each operation as early as the orders
+    allow, links free at all times) and their pace, the time between micro-batches in the second half."""
 
     rows: list[Row]
     makespan: float
@@ -58,12 +59,11 @@ class Built:
 class StepChain:
     """A training pipeline as the pass sees it.
 
-    *Steps* are the blocks that others wait for, forwards and then gradients, each after the one before; ``steps`` are
-    indices into ``problem.blocks``. ``filler`` is the weight gradient behind a step, or -1. ``lag`` is the time
-    from the end of the step before. Times are in the problem's unit; ``take`` and ``change`` are those of
+    *Steps* are the blocks with dependents, forwards and then gradients, each after the one before; ``steps`` are
+    indices into ``problem.blocks``. ``filler`` is the weight gradient after a step, or -1. ``lag`` is the time from the
+    end of the step before. Times are in the problem's unit; ``take`` and ``change`` are those of
     :class:`~weft.solver.baselines.lib.amounts.Amounts` for each step, ``filler_take`` and ``filler_change`` for its
-    filler.
-    ``room`` is each device's memory, ``None`` where it is unlimited.
+    filler. ``room`` is each device's memory, ``None`` for unlimited.
     """
 
     steps: tuple[int, ...]
@@ -104,7 +104,7 @@ class StepChain:
         """The chain as published schedules assume it: a forward, an input and a weight gradient take 1 each (a full
         backward 2), a stage's activation is 1, and there are neither transfers nor limits to memory.
 
-        ``whole`` takes split backwards for full ones and leaves their weight gradients out.
+        ``whole`` treats split backwards as full ones and omits their weight gradients.
         """
         steps, filler = _steps(pipeline)
         if whole:
@@ -127,7 +127,7 @@ class StepChain:
                            (self.take, self.change, self.filler_take, self.filler_change))
 
     def run(self, block: BuildingBlock, micro_batches: int, room: Sequence[int | None] | None = None) -> Built | None:
-        """``micro_batches`` of ``block``, or ``None`` where it gets stuck for memory (``room`` instead of its own)."""
+        """``micro_batches`` of ``block``, or ``None`` if it gets stuck for memory (``room`` instead of its own)."""
         room = self.room if room is None else room
         limits = [amount for amount in room if amount is not None]
         if not fits_kernel([self.tables.largest, *limits], 2 * len(self.steps) * micro_batches):
@@ -141,7 +141,7 @@ class StepChain:
 
 
 def _steps(pipeline: Pipeline) -> tuple[list[int], list[int]]:
-    """The blocks in a chain, as a micro-batch runs them, and the weight gradient behind each, or -1.
+    """The blocks in a chain, as a micro-batch runs them, and the weight gradient after each, or -1.
 
     A stage 0 with a weight gradient alone ends the chain with it.
     """
@@ -160,13 +160,13 @@ class _RepeatedBlock:
         devices, steps = len(chain.room), len(chain.steps)
         self.room = [_NEVER if amount is None else amount for amount in room]
         self.mine = [[i for i in range(steps) if chain.device[i] == d] for d in range(devices)]
-        # Of each step's next micro-batch: its number, its key (never: there is none) and its arrival (never: not yet).
+        # For each step's next micro-batch: its number, its key (never: there is none) and its arrival (never: not yet).
         self.following = [0] * steps
         self.key = list(block.offsets)
         self.next_arrival = [0.0, *[_NEVER] * (steps - 1)]
         self.arrival: list[list[float]] = [[] for _ in chain.steps]  # of those that are on their way, by micro-batch
         self.arrival[0] = [0.0] * micro_batches
-        # The same where no device waits for what then does not run: the times of the finished orders.
+        # The same without devices waiting for an operation that then does not run: the times of the finished orders.
         self.earliest: list[list[float]] = [[0.0] * micro_batches, *([] for _ in chain.steps[1:])]
         self.early_free = [0.0] * devices
         self.level = [0] * devices
@@ -198,7 +198,7 @@ class _RepeatedBlock:
         return Built(self.rows, max(self.early_free), pace)
 
     def _decide(self, d: int, now: float) -> None:
-        """Start on device ``d``, which is free, what is best now, if anything."""
+        """Start the best available operation on device ``d``, which is free, if there is one."""
         chain, keys, arrivals = self.chain, self.key, self.next_arrival
         least = soonest = _NEVER
         ready: list[tuple[float, int]] = []
@@ -223,7 +223,7 @@ class _RepeatedBlock:
         i, m = self.waiting[d][self.first_waiting[d]]
         length = chain.filler_duration[i]
         if not ready and soonest - now < self.block.patience * length:
-            return  # what is about to arrive would be delayed
+            return  # the operation about to arrive would be delayed
         if self.level[d] + chain.filler_take[i] <= self.room[d]:
             self.first_waiting[d] += 1
             self.level[d] += chain.filler_change[i]
@@ -256,7 +256,8 @@ class _RepeatedBlock:
             heapq.heappush(self.events, (end + lag, chain.device[after]))
 
     def _may_overtake(self, d: int, i: int, key: float) -> bool:
-        """Whether what step ``i`` overtakes still fits after it, each weight gradient right behind its gradient."""
+        """Whether the operations that step ``i`` overtakes still fit after it, each weight gradient right after its
+        gradient."""
         chain, block, room = self.chain, self.block, self.room[d]
         level = self.level[d] + self.waiting_change[d] + chain.change[i]
         if chain.filler[i] >= 0:

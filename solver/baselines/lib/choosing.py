@@ -1,4 +1,4 @@
-"""Of several orders by one published rule, such as its group sizes, the one that serves a problem best."""
+"""Choosing the best for a problem of several orders by one published rule, such as its group sizes."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from weft.solver.control.clock import checkpoint
 from weft.solver.problem import Problem
 from weft.solver.timing import DeadlockError, time_orders
 
-#: Operations that the trials of one schedule may have in all: about a fifth of a second.
+#: The total number of operations in the trials of one schedule: about a fifth of a second.
 WORK = 60_000
 
-#: From a number of micro-batches to per-device orders, or None where this variant has none.
+#: From a number of micro-batches to per-device orders, or None if this variant has none.
 Maker = Callable[[int], list[Row] | None]
 
 
 def best_of(problem: Problem, micro_batches: int, makers: Sequence[Maker], spare: Sequence[Maker] = ()) -> list[Row]:
-    """The orders that fit the devices' memory and take least time; where none fits, those that take least time.
+    """The orders that fit the devices' memory and take least time; if none fits, those that take least time.
 
-    The first of equals counts. ``spare`` are makers whose orders hold less, which are tried where those of the first
-    of ``makers`` do not fit. Long runs are judged by fewer micro-batches, and once orders fit the last makers are left
-    out where even these would be too many; where there is time for one alone, the first that fits is taken. Raises
+    Ties go to the first. ``spare`` are makers whose orders need less memory, tried if those of the first of ``makers``
+    do not fit. Long runs are judged by fewer micro-batches, and once orders fit the last makers are omitted if even
+    these would be too many; if there is time for only one, the first that fits is taken. Raises
     :class:`~weft.solver.baselines.lib.base.NotApplicable` if no maker makes any.
     """
     p, blocks = len(problem.devices), len(problem.blocks)
@@ -44,8 +44,8 @@ def best_of(problem: Problem, micro_batches: int, makers: Sequence[Maker], spare
 
 def _ranked(problem: Problem, trial: int, makers: Sequence[Maker], count: int,
             first: int = 0) -> list[tuple[bool, float, int, list[Row]]]:
-    """Whether orders do not fit, their makespan (0 where there is no time for it), their maker's place from ``first``
-    on, and themselves, the best first; those that do not fit are left out once others do."""
+    """Whether orders do not fit, their makespan (0 without time for it), their maker's index from ``first`` on, and
+    themselves, the best first; those that do not fit are omitted once others do."""
     amounts = Amounts.of(problem)
     made: list[tuple[bool, float, int, list[Row]]] = []
     fitting = False
@@ -66,7 +66,7 @@ def _ranked(problem: Problem, trial: int, makers: Sequence[Maker], count: int,
 def _makespan(problem: Problem, micro_batches: int, rows: list[Row]) -> float:
     try:
         return max(operation.end for operation in time_orders(problem, micro_batches, rows))
-    except DeadlockError:  # some sizes of groups may not go with some numbers of devices
+    except DeadlockError:  # some sizes of groups may not suit some numbers of devices
         return float("inf")
 
 

@@ -11,16 +11,16 @@ from weft.solver.problem import Problem
 from weft.solver.schedule import Operation
 from weft.solver.timing import time_orders
 
-#: Micro-batches with which a schedule is made before it is extended.
+#: The number of micro-batches of a schedule before it is extended.
 ENOUGH = 64
 
 
 def extended(problem: Problem, micro_batches: int, make: Callable[[int], list[Row] | None]) -> list[Row] | None:
-    """Per-device orders of ``micro_batches`` by what ``make`` does with fewer, or what it does itself if they are few.
+    """Per-device orders of ``micro_batches`` from those of ``make`` for fewer, or its own if they are few.
 
-    The orders are repeated between two times at which the same is done but for a whole number of micro-batches: what
-    is done is all that dependencies and, where micro-batches give back all they take, memory depend on. Without such
-    times ``make`` makes all.
+    The orders are repeated between two times at which the progress is the same except for a whole number of
+    micro-batches: dependencies and, if micro-batches give back all they take, memory depend only on the progress.
+    Without such times ``make`` makes all.
     """
     fewer = min(micro_batches, max(ENOUGH, 4 * len(problem.devices)))
     if not _returns_what_it_takes(problem):
@@ -51,7 +51,7 @@ def _returns_what_it_takes(problem: Problem) -> bool:
 
 
 def _repeat(problem: Problem, micro_batches: int, rows: Sequence[Row]) -> tuple[list[int], list[int], int] | None:
-    """Per device, where the repeated part begins and ends, and how many micro-batches it advances."""
+    """Per device, the begin and end of the repeated part, and the number of micro-batches it advances."""
     operations = sorted(time_orders(problem, micro_batches, rows), key=lambda o: (o.start, o.end, o.block))
     done = [0] * len(problem.blocks)
     places = [0] * len(problem.devices)

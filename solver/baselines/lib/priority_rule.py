@@ -1,9 +1,9 @@
 """List scheduling by keys: operation (block, m) is the more urgent the less ``offset + m * interval`` is.
 
-It is what :mod:`weft.solver.baselines.lib.building_block` does for pipelines, for any block graph: a device that is
-free runs the most urgent operation that it can run, weight gradients only where there is nothing else; an operation may
-overtake more urgent ones only if each of its devices' memory then still takes those, in the order of their keys. So
-whatever fits when it runs in the order of the keys never gets stuck.
+It does for any block graph what :mod:`weft.solver.baselines.lib.building_block` does for pipelines: a free device runs
+the most urgent ready operation, weight gradients only if there is nothing else; an operation may overtake more urgent
+ones only if the memory of each of its devices still has room for those, in the order of their keys. So any problem that
+fits when it runs in the order of the keys never gets stuck.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def fits_in_order(problem: Problem, micro_batches: int, offsets: Sequence[float]
 
 def schedule_by_priority(problem: Problem, micro_batches: int, offsets: Sequence[float], interval: float, lead: float,
                    amounts: Amounts, *, reserve: bool = True) -> tuple[float, list[Row]] | None:
-    """Makespan and per-device orders, or ``None`` where memory leaves it stuck.
+    """Makespan and per-device orders, or ``None`` if memory leaves it stuck.
 
     ``offsets`` (per block) and ``interval`` are in the problem's time unit; ``offsets`` rise along dependencies. An
     operation's key may exceed the least one still to be run on its devices by no more than ``lead``. With ``reserve`` a
@@ -83,7 +83,7 @@ class _ByPriority(TimePass):
                 kept.update(devices)
 
     def _fits(self, i: int, key: float) -> bool:
-        """Whether block ``i`` fits now, and so does after it all that it overtakes."""
+        """Whether block ``i`` fits now, and all that it overtakes fits after it."""
         for d in self.problem.blocks[i].devices:
             room = self.amounts.room[d]
             change, take = self.amounts.change[d], self.amounts.take[d]

@@ -1,4 +1,4 @@
-"""One micro-batch after the other: the schedule that needs least memory, and so the last resort of the others."""
+"""One micro-batch after the other: the schedule with the least memory, and so the last resort of the others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from weft.solver.pools import one_after_another
 from weft.solver.problem import Number, Problem
 from weft.solver.timing import Orders
 
-#: How many looks at blocks the search for a block order may take.
+#: The most block visits in the search for a block order.
 SEARCH_LIMIT = 500_000
 
 
@@ -28,7 +28,7 @@ def orders(problem: Problem, micro_batches: int) -> Orders:
 
 
 def in_sequence(problem: Problem, micro_batches: int) -> Orders | None:
-    """The same found without search, in about n log n steps for n operations, or None where that meets a dead end."""
+    """The same found without search, in about n log n steps for n operations, or None at a dead end."""
     plain = without_lanes(problem)
     amounts = Amounts.of(plain)
     order, _ = _straight_order(plain, amounts, _room_per_micro_batch(plain, amounts, micro_batches))
@@ -36,7 +36,7 @@ def in_sequence(problem: Problem, micro_batches: int) -> Orders | None:
 
 
 def without_lanes(problem: Problem) -> Problem:
-    """What there is to keep where nothing runs beside anything else: blocks on the owners of their lanes."""
+    """The problem if nothing runs in parallel: blocks on the owners of their lanes."""
     if not problem.has_lanes:
         return problem
     blocks = []
@@ -71,7 +71,7 @@ def _repeated(problem: Problem, order: Sequence[int], micro_batches: int) -> Ord
 def _straight_order(problem: Problem, amounts: Amounts, room: Sequence[int | None]
                     ) -> tuple[tuple[int, ...] | None, tuple[int, int]]:
     """The order that always takes the most preferred block that can come next and fits; at a dead end None, and the
-    least that a device lacks there, and which."""
+    least amount that a device lacks there, and which device."""
     waits = [0] * len(problem.blocks)
     consumers: list[list[int]] = [[] for _ in problem.blocks]
     for producer, consumer, dependency in problem.dependencies():
@@ -111,15 +111,15 @@ def _straight_order(problem: Problem, amounts: Amounts, room: Sequence[int | Non
 
 
 def _preference(problem: Problem, amounts: Amounts) -> list[int]:
-    """All blocks, those first that give memory back, else in topological order."""
+    """All blocks, those that give memory back first, the others in topological order."""
     gain = [sum(amounts.change[device][i] for device in block.devices) for i, block in enumerate(problem.blocks)]
     rank = {block: place for place, block in enumerate(problem.topological_order)}
     return sorted(rank, key=lambda i: (gain[i] > 0, rank[i]))
 
 
 def block_order(problem: Problem, micro_batches: int) -> tuple[int, ...]:
-    """A topological order of the blocks with which ``micro_batches`` fit one at a time: the straight one, or what a
-    search over the sets of blocks that have run finds (:class:`~weft.solver.feasibility.memory_order.MemoryStates`).
+    """A topological order of the blocks with which ``micro_batches`` fit one at a time: the straight one, or the result
+    of a search over the sets of blocks that have run (:class:`~weft.solver.feasibility.memory_order.MemoryStates`).
 
     Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` if it found none.
     """
@@ -134,7 +134,7 @@ def block_order(problem: Problem, micro_batches: int) -> tuple[int, ...]:
         return tuple(block for block, _ in found.order)
     checkpoint()
     excess, device = lacking
-    # The limit leaves out what earlier micro-batches keep; a person compares against the device's capacity.
+    # The limit excludes the memory that earlier micro-batches keep; a person compares with the device's capacity.
     capacity = amounts.room[device]
     assert capacity is not None
     verdict = "even one micro-batch at a time does not fit" if found.impossible else \
@@ -146,7 +146,7 @@ def block_order(problem: Problem, micro_batches: int) -> tuple[int, ...]:
 
 
 def _room_per_micro_batch(problem: Problem, amounts: Amounts, micro_batches: int) -> list[int | None]:
-    """Each device's room for the worst of the micro-batches, which is the last where they leave something behind."""
+    """Each device's room for the worst of the micro-batches, which is the last if they leave memory occupied."""
     room: list[int | None] = []
     for device, capacity in enumerate(amounts.room):
         left = sum(amounts.change[device][i] for i in problem.blocks_on[device])

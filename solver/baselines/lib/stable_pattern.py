@@ -1,14 +1,14 @@
 """Building blocks of a V as stable patterns.
 
-Qi et al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024, sections 3 and 4 and appendix A, and what the
-authors' program does (sail-sg/zero-bubble-pipeline-parallelism, ``v_auto_schedule.py``). A forward, an input and a
-weight gradient of a stage take a slot each; a device with two stages repeats six slots for every micro-batch.
+Qi et al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024, sections 3 and 4 and appendix A, and the
+authors' program (sail-sg/zero-bubble-pipeline-parallelism, ``v_auto_schedule.py``). A forward, an input and a weight
+gradient of a stage take a slot each; a device with two stages repeats six slots for every micro-batch.
 
-*Pattern*: in which of the six the first device runs its two forwards and two input gradients; each weight gradient has
-the first slot after its gradient that is free. *Offsets*: from one device to the next what goes down the devices moves
-by 1 to 5 slots, at first by one number and from some device on by a smaller one; what goes up moves by one. Patterns in
-which two meet in one slot are none. There are some sixty for each of about fifteen pairs of offsets and each bend; a
-few hundred are left.
+*Pattern*: the slots of the six in which the first device runs its two forwards and two input gradients; each weight
+gradient has the first free slot after its gradient. *Offsets*: from one device to the next the operations down the
+devices move by 1 to 5 slots, at first by one number and from some device on by a smaller one; those that go up move by
+one. A pattern in which two meet in one slot is invalid. There are some sixty for each of about fifteen pairs of offsets
+and each bend; a few hundred are valid.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from weft.solver.control.clock import checked
 
 #: Slots from one micro-batch to the next.
 INTERVAL = 6
-#: What a device runs of a micro-batch: forwards down and up, gradients down and up, their weight gradients.
+#: The operations of a device for a micro-batch: forwards down and up, gradients down and up, their weight gradients.
 KINDS = F_DOWN, F_UP, B_DOWN, B_UP, W_DOWN, W_UP = range(6)
 
 _FORWARDS, _WEIGHTS = (F_DOWN, F_UP), (W_DOWN, W_UP)
@@ -29,8 +29,8 @@ _FORWARDS, _WEIGHTS = (F_DOWN, F_UP), (W_DOWN, W_UP)
 
 @dataclass(frozen=True, slots=True)
 class StablePattern:
-    """Per device, the slot of each of :data:`KINDS` for micro-batch 0; ``peak``: the most stages' activations that a
-    device holds when it is repeated."""
+    """Per device, the slot of each of :data:`KINDS` for micro-batch 0; ``peak``: the most stages' activations on a
+    device when it is repeated."""
 
     slots: tuple[tuple[int, ...], ...]
     peak: int
@@ -43,7 +43,7 @@ class StablePattern:
 
 
 def stable_patterns(devices: int) -> Iterator[StablePattern]:
-    """All stable patterns of a V on so many devices, each once."""
+    """All stable patterns of a V on ``devices`` devices, each once."""
     seen: set[tuple[tuple[int, ...], ...]] = set()
     for first in checked(permutations(range(1, INTERVAL), 3)):
         for steep in range(1, INTERVAL):
@@ -57,7 +57,7 @@ def stable_patterns(devices: int) -> Iterator[StablePattern]:
 
 
 def _slots(first: tuple[int, ...], downs: Sequence[int]) -> tuple[tuple[int, ...], ...] | None:
-    """Per device the slots of all kinds, or None where two meet."""
+    """Per device the slots of all kinds, or None if two meet."""
     residues = [first]
     for down in downs:
         last = residues[-1]
@@ -91,12 +91,12 @@ def with_weights(row: Sequence[int]) -> tuple[int, ...]:
 
 
 def _next(after: int, residue: int) -> int:
-    """The first slot behind ``after`` that has ``residue``."""
+    """The first slot after ``after`` that has ``residue``."""
     return after + 1 + (residue - after - 1) % INTERVAL
 
 
 def held(row: Sequence[int]) -> int:
-    """The most stages' activations that a device holds which repeats ``row``."""
+    """The most stages' activations on a device that repeats ``row``."""
     return max(sum((now - row[kind]) // INTERVAL + 1 for kind in _FORWARDS)
                - sum((now - row[kind] - 1) // INTERVAL + 1 for kind in _WEIGHTS)
                for now in (row[kind] for kind in _FORWARDS))

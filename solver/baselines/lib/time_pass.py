@@ -1,7 +1,7 @@
-"""A pass through time over the micro-batches of a block graph: what has run, what has arrived, what can start.
+"""A pass through time over the micro-batches of a block graph: which operations have run, arrived and can start.
 
 List schedules of all kinds share it (:mod:`weft.solver.baselines.rivals.greedy`,
-:mod:`weft.solver.baselines.lib.priority_rule`); which operation starts next is theirs to say.
+:mod:`weft.solver.baselines.lib.priority_rule`); they decide which operation starts next.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from weft.solver.problem import Problem
 
 
 class TimePass:
-    """``following``: each block's next micro-batch; ``open``: the blocks whose next one has all it waits for, which is
-    there at its ``arrival``. ``levels``: what devices hold, ``free``: when they have run what they have started;
-    ``rows``: that, in order; ``left``: operations that have not started."""
+    """``following``: each block's next micro-batch; ``open``: the blocks whose next one has all its inputs, available
+    at its ``arrival``. ``levels``: the levels of devices, ``free``: the ends of the operations they have started;
+    ``rows``: these operations, in order; ``left``: the number of operations that have not started."""
 
     def __init__(self, problem: Problem, micro_batches: int, amounts: Amounts) -> None:
         count, n = len(problem.blocks), micro_batches
@@ -48,7 +48,7 @@ class TimePass:
             yield now
 
     def start(self, i: int, now: float) -> float:
-        """The next micro-batch of block ``i`` starts; when it ends."""
+        """Start the next micro-batch of block ``i``; returns its end."""
         block, m, n = self.problem.blocks[i], self.following[i], self.n
         self.following[i] = m + 1
         if m + 1 == n or self.waits[i * n + m + 1]:

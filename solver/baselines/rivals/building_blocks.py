@@ -2,19 +2,19 @@
 
 Qi et al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024, section 4: enumerate the building block's
 offsets, uniform along each way down or up the devices, repeat, squeeze and reorder each, keep the best that fits. The
-paper counts in slots of equal length on a V: its stable patterns, reordered as it says, are tried with the problem's
+paper counts in slots of equal length on a V: its stable patterns, reordered by its rules, are tried with the problem's
 own durations and with their weight gradients placed anew (:mod:`weft.solver.baselines.rivals.laid_out`). With equal
 durations they reach, at every memory from V-Min's to ZB-V's, the bubble that the authors expect,
-3p - 1 - 3a + max(3p, p + 1 + 2 ceil(a / 2)) slots on p devices that hold a stages' activations.
+3p - 1 - 3a + max(3p, p + 1 + 2 ceil(a / 2)) slots on p devices that store a stages' activations.
 
-For every shape, and on a V beside these, an offset is a slot, or the duration and the transfer before it, plus slack.
-The number of stages on a device is any, and so is the interval: where no block that keeps the devices busy fits, longer
-intervals hold fewer micro-batches at once. What fits is tried by :mod:`weft.solver.baselines.lib.building_block`, a
-spread of all of them first, then the neighbours of the best.
+For every shape, and on a V besides these, an offset is a slot, or the duration and the transfer before it, plus slack.
+The number of stages on a device is arbitrary, and so is the interval: if no block that keeps the devices busy fits,
+longer intervals need memory for fewer micro-batches at once. Candidates that fit are tried by
+:mod:`weft.solver.baselines.lib.building_block`, a spread of all of them first, then the neighbours of the best.
 
 The work is limited by a number of operations, never by time: the same problem gives the same schedule.
 
-The building blocks that a search tries: offsets uniform along each way over the devices, and slack between them.
+The candidates of a search: offsets uniform along each way over the devices, and slack between them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NEVER = float("inf")
 @dataclass(frozen=True, slots=True)
 class BlockChoice:
     """A building block: ``slack`` along even and odd ways of the forwards and of the gradients, in slots, the ``gap``
-    between forwards and gradients, the interval's ``stretch``; ``even`` where all durations count as one slot; ``lead``
+    between forwards and gradients, the interval's ``stretch``; ``even`` if all durations count as one slot; ``lead``
     and ``patience`` as in the block, the former in intervals; the weight gradients placed anew by ``rule``, if any."""
 
     slack: tuple[float, float, float, float]
@@ -74,7 +74,7 @@ class BlockChoice:
 
 
 def ways(pipeline: Pipeline) -> list[int]:
-    """Per stage, the number of the way along the devices on which it lies, a new one where a device comes again."""
+    """Per stage, the number of its way along the devices, a new one when a device recurs."""
     found, way, met = [], 0, set[int]()
     for stage in pipeline.stages:
         if stage.device in met:
@@ -85,7 +85,7 @@ def ways(pipeline: Pipeline) -> list[int]:
 
 
 def shares(pipeline: Pipeline) -> npt.NDArray[np.float64]:
-    """Per step, which of a choice's slacks and gap lies before it."""
+    """Per step, which of a choice's slacks and gap is before it."""
     way = ways(pipeline)
     count = len(way)
     found = np.zeros((2 * count, 5))
@@ -97,7 +97,7 @@ def shares(pipeline: Pipeline) -> npt.NDArray[np.float64]:
     return found
 
 
-#: Operations that the passes of one search may run in all, and how many passes that may be.
+#: The most operations in the passes of one search, and the most passes.
 WORK, PASSES = 150_000, 200
 #: Slots of slack between neighbouring stages on the same way, and between the last forward and the first gradient.
 _SLACKS, _GAPS = (0.0, 1.0, 2.0), (0.0, 1.0, 2.0, 3.0)
@@ -106,18 +106,18 @@ _STRETCHES = (1.0, 1.05, 1.15, 1.3, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 9.0, 14.
 #: Ways to run a block, in turns: lead, patience, and whether all durations count as one slot.
 _MANNERS = ((1.0, 0.0, False), (NEVER, 0.0, True), (1.0, 1.0, False), (NEVER, 0.0, False), (1.0, 0.0, True),
             (NEVER, 1.0, False))
-#: How many of the blocks that fit are tried before the neighbours of the best, as a share of the work.
+#: The share of the work for blocks that fit before the neighbours of the best are tried.
 _SPREAD = 0.5
-#: What goes to stable patterns beside that, as a share of it; what laying one out takes, in passes.
+#: The share of that for stable patterns; the cost of laying one out, in passes.
 _LAID_OUT, _LAYING = 0.5, 1
-#: How many of the best, by a few micro-batches, are run with more of them: at least, at most; and what that may take
-#: beyond the least, as a share of the work.
+#: The number of the best, by a few micro-batches, that are run with more of them: at least, at most; and the work for
+#: those beyond the least, as a share of all.
 _FINALISTS, _FINAL = (3, 6), 0.2
-#: What placing the weight gradients of the best blocks anew may take, as a share of the work; by which rules.
+#: The share of the work for placing the weight gradients of the best blocks anew; the rules for it.
 _ANEW, _RULES = 0.15, (Rule.IN_TIME, Rule.ANY_GAP, Rule.FAIR)
 
 
-#: What a search tries.
+#: A candidate of a search.
 _Candidate: TypeAlias = BlockChoice | LaidOut
 
 
@@ -170,7 +170,7 @@ class _BlockSearch:
         return LaidOutOrders(self.chain, self.micro_batches, self.room, known, at_first=count)
 
     def _room(self) -> list[int]:
-        """What the devices have, but no more than twice as many micro-batches as devices take: more buys nothing."""
+        """The devices' memory, up to twice as many micro-batches as devices take: more gains nothing."""
         chain, room = self.chain, []
         for mine, limit in zip(self.mine, chain.room, strict=True):
             enough = 2 * len(chain.room) * sum(max(chain.change[i], 0) for i in mine) + max(
@@ -205,7 +205,7 @@ class _BlockSearch:
         return in_order(self.chain, without_micro_batches(self.chain, made.rows), micro_batches, choice.rule, self.room)
 
     def ranked(self) -> list[_Candidate]:
-        """What fits, the best first, after as many trials as the work allows."""
+        """The candidates that fit, the best first, after as many trials as the work allows."""
         self._lay_out()
         fitting = self._fitting() if min(self.tried.values(), default=NEVER) > self.floor else []
         self.left = self._allowance()
@@ -229,7 +229,7 @@ class _BlockSearch:
         return [*sorted(finalists, key=lambda choice: finalists[choice]), *ranked]
 
     def _distinct(self, ranked: Sequence[_Candidate], count: int) -> list[_Candidate]:
-        """The first of each score, ``count`` at most: what scores the same is mostly the same schedule."""
+        """The first of each score, ``count`` at most: candidates of one score are mostly the same schedule."""
         first: dict[float, _Candidate] = {}
         for choice in ranked:
             first.setdefault(self.tried[choice], choice)
@@ -240,8 +240,8 @@ class _BlockSearch:
         return min(WORK, PASSES * self.operations)
 
     def _lay_out(self) -> None:
-        """Try published orders and stable patterns, those that hold most first, with one rule; then the neighbours of
-        the best."""
+        """Try published orders and stable patterns, those with the most memory first, with one rule; then the
+        neighbours of the best."""
         if self.laid_out is None:
             return
         self.left = int(_LAID_OUT * self._allowance())
@@ -261,7 +261,7 @@ class _BlockSearch:
                 self._score(replace(choice, rule=rule))
 
     def spare_memory(self, ranked: list[_Candidate]) -> None:
-        """Of memory without a limit take no more than the best needs for its makespan."""
+        """Of memory without a limit, take no more than the best needs for its makespan."""
         unlimited = [limit is None for limit in self.chain.room]
         if not ranked or not any(unlimited):
             return
@@ -312,7 +312,8 @@ class _BlockSearch:
         return score
 
     def _fitting(self) -> list[BlockChoice]:
-        """The choices whose repeated block fits, shorter intervals first; of one interval, those that hold most."""
+        """The choices whose repeated block fits, shorter intervals first; within one interval, those with the most
+        memory."""
         bends = len(set(ways(self.pipeline))) > 1
         grid = [(slack, gap) for slack in product(_SLACKS, repeat=4) for gap in _GAPS
                 if bends or (slack[1], slack[3]) == (0.0, 0.0)]
@@ -327,7 +328,7 @@ class _BlockSearch:
         return found
 
     def _held(self, offsets: npt.NDArray[np.float64], interval: float) -> npt.NDArray[np.float64]:
-        """Per row of ``offsets``, what the block holds when repeated for ever, as a share of the room summed over the
+        """Per row of ``offsets``, the memory of the block repeated forever, as a share of the room summed over the
         devices; minus infinity if it does not fit."""
         chain, total = self.chain, np.zeros(len(offsets))
         for mine, room in zip(checked(self.mine), self.room, strict=True):

@@ -1,14 +1,14 @@
-"""List scheduling under memory: whatever may start now starts, the most urgent first. For any block graph.
+"""List scheduling under memory: any operation that can start now starts, the most urgent first. For any block graph.
 
 A heuristic of ours in the manner of list scheduling (Graham, "Bounds on Multiprocessing Timing Anomalies", SIAM J.
-Appl. Math. 17, 1969). Two things can keep it from filling the memory with forwards that cannot be finished. Either only
-so many micro-batches are in flight at once, and what frees memory is more urgent; or urgency falls with a block's
-distance from the start of its micro-batch and with the micro-batch's number, and nothing is overtaken that would not
-fit any more (:mod:`weft.solver.baselines.lib.priority_rule`). Several settings of both are tried and the shortest
-schedule that fits is kept; where none fits, micro-batches run one at a time
+Appl. Math. 17, 1969). Two rules can keep it from filling the memory with forwards that cannot be finished. Either the
+number of micro-batches in flight is limited, and blocks that free memory are more urgent; or urgency falls with a
+block's distance from the start of its micro-batch and with the micro-batch's number, and no block is overtaken that
+would not fit any more (:mod:`weft.solver.baselines.lib.priority_rule`). Several settings of both are tried and the
+shortest schedule that fits is kept; if none fits, micro-batches run one at a time
 (:mod:`weft.solver.baselines.lib.sequential`).
 
-Devices that run the same blocks in the same memory are one device: whatever order fits one fits all of them.
+Devices that run the same blocks in the same memory count as one device: an order that fits one fits all of them.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from weft.solver.relations.pool_pass import paced
 from weft.solver.ticks import TickProblem, heads_and_tails
 from weft.solver.timing import Orders
 
-#: Gives makespan and per-device orders of so many micro-batches, or None if they do not fit.
+#: Returns makespan and per-device orders of this many micro-batches, or None if they do not fit.
 _Setting: TypeAlias = Callable[[int], tuple[float, list[Row]] | None]
 
 #: A makespan and, for equal ones, the devices' peaks added up.
 _Figures: TypeAlias = tuple[float, int]
 
-#: Settings are tried with no more micro-batches than make so many operations, but with 16.
+#: Settings are tried with at most the micro-batches that make this many operations, but at least 16.
 _TRIAL_OPERATIONS = 4000
 
-#: Time between micro-batches for which keys are made, in times of the busiest device's work; how many
-#: that fit are tried.
+#: Time between micro-batches for which keys are made, in times of the busiest device's work; the number tried of those
+#: that fit.
 _INTERVALS = (0.4, 0.5, 0.67, 0.8, 1.0, 1.15, 1.3, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 9.0, 14.0, 22.0)
 _TRIED_INTERVALS = 8
 
@@ -59,7 +59,7 @@ def orders(problem: Problem, micro_batches: int) -> Orders:
 
 
 def _with_lanes(problem: Problem, micro_batches: int) -> Orders:
-    """Where devices share memory with their lanes: passes through time alone, which see what is held when."""
+    """For devices that share memory with their lanes: only passes through time, which know the level at each time."""
     amounts, instance = Amounts.of(problem), TickProblem.of(problem)
     ranked = sorted(_by_width(problem, amounts, _trial(problem, micro_batches)), key=lambda entry: entry[0])
     for _, setting in ranked:
@@ -87,7 +87,7 @@ def _orders(problem: Problem, micro_batches: int) -> Orders:
 
 
 def _by_width(problem: Problem, amounts: Amounts, trial: int) -> Iterator[tuple[_Figures, _Setting]]:
-    """Settings with so many micro-batches in flight that fit, and their figures for ``trial`` micro-batches."""
+    """Settings with each limit on micro-batches in flight that fits, and their figures for ``trial`` micro-batches."""
     for urgency in urgencies(problem, amounts):
         def setting(width: int, urgency: list[int] = urgency) -> _Setting:
             return lambda n: list_schedule(problem, n, width, urgency, amounts)
@@ -132,12 +132,12 @@ def _by_priority(problem: Problem, amounts: Amounts, offsets: Sequence[float], i
 
 def list_schedule(problem: Problem, micro_batches: int, width: int, urgency: Sequence[int], amounts: Amounts,
                   parts: Sequence[int] | None = None) -> tuple[float, list[Row]] | None:
-    """Makespan and per-device orders of one pass through time, or ``None`` where memory leaves it stuck.
+    """Makespan and per-device orders of one pass through time, or ``None`` if memory leaves it stuck.
 
-    At every time at which something ends or arrives, each block's next micro-batch starts if it has what it waits for,
+    At every time at which something ends or arrives, each block's next micro-batch starts if its inputs are available,
     its devices are free and its memory fits; ``urgency`` lists all blocks, the most urgent first. At most ``width``
-    micro-batches are in flight; where a micro-batch here is a round of several, ``parts`` says of each block which of
-    them it is of, and so many of these are.
+    micro-batches are in flight; if a micro-batch here is a round of several, ``parts`` names the one that each block
+    belongs to, and the limit counts these.
     """
     if amounts.tables.fit_kernel(micro_batches):
         return amounts.tables.by_width(micro_batches, width, urgency, parts)
@@ -177,17 +177,17 @@ def list_schedule(problem: Problem, micro_batches: int, width: int, urgency: Seq
 
 
 def urgencies(problem: Problem, amounts: Amounts) -> Iterator[list[int]]:
-    """Two ways to say which block is more urgent; both then prefer the longer way to the end of the micro-batch."""
+    """Two measures of urgency; both then prefer the longer way to the end of the micro-batch."""
     tail = [block.duration + behind for block, behind in zip(problem.blocks, heads_and_tails(problem)[1], strict=True)]
     frees = [sum(amounts.change[d][i] for d in block.devices) < 0 for i, block in enumerate(problem.blocks)]
     yield sorted(range(len(problem.blocks)), key=lambda i: (not frees[i], -tail[i]))
-    # Weight gradients as filler: nobody waits for them, so anything that others wait for goes first.
+    # Weight gradients as filler: they have no dependents, so any block with dependents goes first.
     place = {BlockKind.BACKWARD: 0, BlockKind.INPUT_GRAD: 0, BlockKind.RECOMPUTE: 0, BlockKind.WEIGHT_GRAD: 2}
     yield sorted(range(len(problem.blocks)), key=lambda i: (place.get(problem.blocks[i].kind, 1), -tail[i]))
 
 
 def widths(micro_batches: int) -> Iterator[int]:
-    """Numbers of micro-batches in flight to try: all, and half as many again and again."""
+    """Numbers of micro-batches in flight to try: all, and half as many repeatedly."""
     width = micro_batches
     while width > 1:
         yield width
@@ -196,7 +196,7 @@ def widths(micro_batches: int) -> Iterator[int]:
 
 
 def _between(best: tuple[float, int] | None) -> list[int]:
-    """Numbers of micro-batches in flight that halving has skipped, on both sides of the best."""
+    """Numbers of micro-batches in flight skipped by halving, on both sides of the best."""
     if best is None:
         return []
     width = best[1]
@@ -216,9 +216,9 @@ def _rows(setting: _Setting, micro_batches: int) -> list[Row] | None:
 
 
 def without_twins(problem: Problem) -> tuple[Problem, tuple[int, ...]]:
-    """``problem`` on the first of each set of twins, and which device of it stands for each of the problem's own.
+    """``problem`` on the first of each set of twins, and the device of it that stands for each of the problem's own.
 
-    Devices with a link have no twins: the link tells them apart. Nor have lanes and those that have lanes.
+    Devices with a link have no twins: the link distinguishes them. Nor have lanes and their owners.
     """
     linked = {device for link in problem.links for device in (link.source, link.target)}
     linked |= {d for d, owner in enumerate(problem.pool_of) if owner != d or problem.lanes_of[d]}

@@ -1,4 +1,5 @@
-"""What a search tries on a V: published orders and the stable patterns that fit, with the problem's own times."""
+"""The candidates of a search on a V: published orders and the stable patterns that fit, with the problem's own
+times."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from weft.solver.baselines.lib.stable_pattern import (
 from weft.solver.baselines.rivals.reordering import reordered
 from weft.solver.baselines.rivals.weights_anew import WEIGHT, Rule, in_order, without_micro_batches
 
-#: Rows are made once for so many patterns and counts of micro-batches.
+#: The number of patterns and counts of micro-batches whose rows are cached.
 _KEPT = 64
 
 
@@ -46,12 +47,11 @@ class LaidOut:
 
 
 class LaidOutOrders:
-    """What is laid out for ``chain``, a V with split backwards, in memory ``room``; ``count`` in all.
+    """The laid-out orders for ``chain``, a V with split backwards, in memory ``room``; ``count`` in all.
 
     First the published orders ``known`` (they make so many micro-batches). Then stable patterns: those that fit when
-    they are repeated for ever, by what they hold, most first; of fewer micro-batches than two a device then the others,
-    which may never hold so much. Where no more than the published ones can be tried (``at_first``) there are no
-    patterns.
+    repeated forever, by their memory, most first; for fewer micro-batches than two a device then the others, which may
+    never need so much. If only the published ones can be tried (``at_first``) there are no patterns.
     """
 
     def __init__(self, chain: StepChain, micro_batches: int, room: Sequence[int],
@@ -73,14 +73,14 @@ class LaidOutOrders:
         return [patterns[k] for k in ranked]
 
     def first(self) -> Iterator[LaidOut]:
-        """Those to try first, ``at_first`` at most: what is published, then a spread over the patterns."""
+        """Those to try first, ``at_first`` at most: the published ones, then a spread over the patterns."""
         published = len(self.published)
         for k in range(min(self.at_first, self.count)):
             spread = published + int(len(self.patterns) * ((k - published) / self.at_first) ** 2)
             yield LaidOut(k if k < published else min(spread, self.count - 1))
 
     def _need(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Per pattern and device the most memory that it takes, repeated for ever."""
+        """Per pattern and device the most memory that it takes when repeated forever."""
         chain, p = self.chain, len(self.chain.room)
         change, take = np.zeros((p, 6)), np.zeros((p, 6))
         for d in range(p):
@@ -94,16 +94,16 @@ class LaidOutOrders:
         return most
 
     def run(self, laid: LaidOut, micro_batches: int, room: Sequence[int]) -> Built | None:
-        """A pass of ``laid``; None where it does not fit."""
+        """A pass of ``laid``; None if it does not fit."""
         rows = self.rows(laid.number, micro_batches)
         return None if rows is None else in_order(self.chain, rows, micro_batches, laid.rule, room)
 
     def is_laid(self, laid: LaidOut, micro_batches: int) -> bool:
-        """Whether the rows of its pattern are made already."""
+        """Whether the rows of its pattern are cached."""
         return (laid.number, micro_batches) in self._rows
 
     def rows(self, number: int, micro_batches: int) -> list[list[int]] | None:
-        """The rows of steps of one of them, None where the rules of its pattern lead nowhere."""
+        """The rows of steps of one of them, None if the rules of its pattern fail."""
         key = number, micro_batches
         if key not in self._rows:
             if len(self._rows) >= _KEPT:
@@ -121,13 +121,13 @@ class LaidOutOrders:
         return [self._row(row, _steps(p, d)) for d, row in enumerate(kinds)]
 
     def _row(self, kinds: Sequence[int], steps: Sequence[int]) -> list[int]:
-        """Steps in place of kinds; a stage without a weight gradient of its own has none."""
+        """Steps in place of kinds; a stage without a separate weight gradient has none."""
         is_filled = [self.chain.filler[steps[kind]] >= 0 for kind in (B_DOWN, B_UP)]
         return [steps[kind] if kind < W_DOWN else WEIGHT for kind in kinds if kind < W_DOWN or is_filled[kind - W_DOWN]]
 
 
 def _steps(p: int, d: int) -> tuple[int, int, int, int]:
-    """The steps of the chain that device ``d`` of ``p`` runs, by kind."""
+    """The steps of the chain on device ``d`` of ``p``, by kind."""
     steps = {F_DOWN: d, F_UP: 2 * p - 1 - d, B_DOWN: 2 * p + d, B_UP: 4 * p - 1 - d}
     return steps[F_DOWN], steps[F_UP], steps[B_DOWN], steps[B_UP]
 

@@ -1,9 +1,9 @@
-"""Operations put one after the other, each at the earliest time that its device and its producer leave.
+"""Operations put one after the other, each at the earliest time that its device and its producer allow.
 
-What the schedulers of zero-bubble pipelines share (:mod:`weft.solver.baselines.rivals.zb_auto`,
-:mod:`weft.solver.baselines.rivals.zb_v_auto`): they say which operation comes next on which device; here is kept when
-it ends, what memory is held, which weight gradients wait, and for how long each device has been idle. Links are taken
-as free at all times; whoever compares orders times them anew.
+The common part of the schedulers of zero-bubble pipelines (:mod:`weft.solver.baselines.rivals.zb_auto`,
+:mod:`weft.solver.baselines.rivals.zb_v_auto`): they decide which operation comes next on which device; this class
+records its end, the memory levels, the waiting weight gradients, and the idle time of each device. Links are assumed
+free at all times; orders are timed anew for comparison.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from weft.solver.control.clock import checkpoint
 from weft.solver.problem import Problem
 from weft.solver.timing import time_orders
 
-#: Makes per-device orders of so many micro-batches, or None where they do not fit.
+#: Makes per-device orders of this many micro-batches, or None if they do not fit.
 Make: TypeAlias = Callable[[int], list[Row] | None]
 
 
 class NoRoom(Exception):
-    """A device lacks memory for what comes next, and no weight gradient is left whose end frees any."""
+    """A device lacks memory for the next operation, and no weight gradient is left whose end frees any."""
 
 
 class Placing:
-    """What is placed of ``micro_batches`` micro-batches of ``chain`` (its steps and their weight gradients).
+    """The placed part of ``micro_batches`` micro-batches of ``chain`` (its steps and their weight gradients).
 
-    ``ends[step]``: when each micro-batch of a step ends, as far as placed. ``now``, ``level`` and ``idle`` are each
-    device's last end, what it holds then, and for how long it was idle since its first start. Times are in the
-    problem's unit, memory as in :class:`~weft.solver.baselines.lib.amounts.Amounts`; ``room`` replaces the chain's own.
+    ``ends[step]``: the end of each micro-batch of a step, as far as placed. ``now``, ``level`` and ``idle`` are each
+    device's last end, its level then, and its idle time since its first start. Times are in the problem's unit, memory
+    as in :class:`~weft.solver.baselines.lib.amounts.Amounts`; ``room`` replaces the chain's own.
     """
 
     def __init__(self, chain: StepChain, micro_batches: int, room: Sequence[int | None] | None = None) -> None:
@@ -47,29 +47,29 @@ class Placing:
         self._first = [0] * devices  # of these, the first that waits
 
     def count(self, step: int) -> int:
-        """How many micro-batches of ``step`` are placed."""
+        """The number of micro-batches of ``step`` placed."""
         return len(self.ends[step])
 
     def is_open(self, step: int) -> bool:
-        """Whether ``step`` has a next micro-batch, and that has run the step before."""
+        """Whether ``step`` has a next micro-batch that has run the step before."""
         done = len(self.ends[step])
         return done < self.micro_batches and (not step or done < len(self.ends[step - 1]))
 
     def arrival(self, step: int) -> float:
-        """When the next micro-batch of ``step``, which must be open, has what it waits for."""
+        """The time at which the next micro-batch of ``step``, which must be open, has its inputs."""
         return self.ends[step - 1][len(self.ends[step])] + self.chain.lag[step] if step else 0.0
 
     def fits(self, step: int) -> bool:
-        """Whether the memory that is free now takes ``step``."""
+        """Whether the memory that is free now has room for ``step``."""
         d = self.chain.device[step]
         return self.level[d] + self.chain.take[step] <= self.room[d]
 
     def waiting(self, d: int) -> int:
-        """How many weight gradients wait on device ``d``."""
+        """The number of weight gradients that wait on device ``d``."""
         return len(self._weights[d]) - self._first[d]
 
     def put(self, step: int) -> None:
-        """Place the next micro-batch of ``step``; weight gradients come before it while its memory lacks."""
+        """Place the next micro-batch of ``step``; weight gradients come before it while memory is short."""
         chain, d = self.chain, self.chain.device[step]
         while not self.fits(step):
             self.put_weight(d)
@@ -84,7 +84,7 @@ class Placing:
             self._weights[d].append((step, m))
 
     def put_weight(self, d: int) -> None:
-        """Place the weight gradient that has waited longest. Raises :class:`NoRoom` where none waits or fits."""
+        """Place the weight gradient that has waited longest. Raises :class:`NoRoom` if none waits or fits."""
         if self._first[d] == len(self._weights[d]):
             raise NoRoom
         step, m = self._weights[d][self._first[d]]
@@ -96,7 +96,7 @@ class Placing:
         self.rows[d].append((self.chain.filler[step], m))
 
     def weights_before(self, step: int) -> float:
-        """How long the weight gradients take that make room for ``step``."""
+        """The time of the weight gradients that make room for ``step``."""
         d = self.chain.device[step]
         level, time = self.level[d] + self.chain.take[step], 0.0
         for i, _ in self._weights[d][self._first[d]:]:
@@ -112,7 +112,7 @@ class Placing:
             self.put_weight(d)
 
     def fill_beyond(self, d: int, until: float, allowance: float) -> None:
-        """Place one more, though it ends after ``until``, where the gap is longer than ``allowance``."""
+        """Place one more, though it ends after ``until``, if the gap is longer than ``allowance``."""
         if self.waiting(d) and until > self.now[d] and until - self.now[d] > allowance and self._weight_fits(d):
             self.put_weight(d)
 
@@ -133,8 +133,8 @@ class Placing:
 def shortest(problem: Problem, micro_batches: int, settings: Iterable[Make]) -> list[Row]:
     """The orders of the setting with the least makespan, timed with the problem's own links.
 
-    Of many micro-batches the settings are tried with fewer, and what repeats is repeated. Raises
-    :class:`~weft.solver.baselines.lib.base.NotApplicable` where none fits.
+    Of many micro-batches the settings are tried with fewer, and the repeating part is repeated. Raises
+    :class:`~weft.solver.baselines.lib.base.NotApplicable` if none fits.
     """
     few = min(micro_batches, max(ENOUGH, 4 * len(problem.devices)))
     found: list[tuple[float, int, Make]] = []

@@ -1,8 +1,8 @@
 """Stable patterns repeated, squeezed and reordered to schedules, in slots of equal length.
 
-Qi et al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024, section 4, and what the authors' program does
+Qi et al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024, section 4, and the authors' program
 (sail-sg/zero-bubble-pipeline-parallelism, ``v_auto_schedule.py``): the warm-up is laid out anew (forwards down, then
-both in turn, then gradients with a forward behind each), so is the cool-down (gradients of both ways, two slots apart,
+both in turn, then gradients each followed by a forward), so is the cool-down (gradients of both ways, two slots apart,
 so that each meets the next device in time), and then every empty slot gets the first later operation that can run there
 without more memory.
 """
@@ -30,7 +30,7 @@ _WEIGHTS = (W_DOWN, W_UP)
 def reordered(pattern: StablePattern, micro_batches: int, most: int) -> list[list[int]] | None:
     """Per device, the kinds it runs, in order; each kind runs the micro-batches in order.
 
-    No device holds more than ``most`` stages' activations. None where the rules do not lead to a schedule.
+    No device stores more than ``most`` stages' activations. None if the rules do not lead to a schedule.
     """
     checkpoint()
     devices = len(pattern.slots)
@@ -61,7 +61,7 @@ def _repeated(row: Sequence[int], micro_batches: int) -> list[int]:
 
 
 def _held(row: Sequence[int]) -> int:
-    """The most stages' activations that the device holds."""
+    """The most stages' activations on the device."""
     level = most = 0
     for kind in row:
         if kind <= F_UP:
@@ -73,7 +73,7 @@ def _held(row: Sequence[int]) -> int:
 
 
 def _first(row: Sequence[int], micro_batches: int) -> list[int]:
-    """``row`` without what comes after the first ``micro_batches``."""
+    """``row`` without the operations after the first ``micro_batches``."""
     left = [micro_batches] * len(KINDS)
     kept = []
     for kind in row:
@@ -84,10 +84,10 @@ def _first(row: Sequence[int], micro_batches: int) -> list[int]:
 
 
 def _warmed_up(row: list[int], d: int, devices: int, held: int, micro_batches: int) -> list[int]:
-    """``row`` with what comes before its first gradient of the way up laid out anew.
+    """``row`` with the part before its first gradient of the way up laid out anew.
 
-    Forwards down while the first micro-batch is on its way, then both in turn until ``held`` are held, and behind these
-    a gradient, its weight gradient and a forward in turn.
+    Forwards down while the first micro-batch is on its way, then both in turn until ``held`` are resident, and after
+    these a gradient, its weight gradient and a forward in turn.
     """
     begins = row.index(B_UP)
     up = min(d + 1, held // 2, micro_batches)
@@ -115,8 +115,8 @@ def _warmed_up(row: list[int], d: int, devices: int, held: int, micro_batches: i
 
 
 def _squeezed(rows: Sequence[Sequence[int]]) -> list[list[int]] | None:
-    """Per device, what runs in each slot (-1: nothing), each as early as its order and what it waits for allow; None
-    where the orders wait for each other in a circle."""
+    """Per device, the operation in each slot (-1: none), each as early as its order and its inputs allow; None if the
+    orders wait for each other in a cycle."""
     devices = len(rows)
     places, free = [0] * devices, [0] * devices
     ends: list[list[list[int]]] = [[[] for _ in KINDS] for _ in rows]  # per device and kind, by micro-batch
@@ -144,7 +144,7 @@ def _squeezed(rows: Sequence[Sequence[int]]) -> list[list[int]] | None:
 
 
 def _ready(ends: Sequence[Sequence[Sequence[int]]], d: int, kind: int, m: int) -> int | None:
-    """The end of what micro-batch ``m`` waits for before ``kind`` on device ``d``; None where that has not run."""
+    """The end of the input of micro-batch ``m`` for ``kind`` on device ``d``; None if that has not run."""
     if kind >= W_DOWN:
         source, before = d, kind - 2
     elif kind in (F_DOWN, B_DOWN):
@@ -158,7 +158,7 @@ def _ready(ends: Sequence[Sequence[Sequence[int]]], d: int, kind: int, m: int) -
 
 
 def _cooled_down(table: list[list[int]], micro_batches: int, held: int) -> list[list[int]]:
-    """The orders with the last gradients laid out anew, and the weight gradients behind them into empty slots."""
+    """The orders with the last gradients laid out anew, and the weight gradients after them in empty slots."""
     devices = len(table)
     most_up = min((held + 1) // 2, micro_batches)
     most_down = min(held - most_up, micro_batches)
@@ -201,8 +201,8 @@ def _without_tail_weights(slots: list[int], ups: int, downs: int, held: int) -> 
 
 
 def _with_weights(placed: Sequence[tuple[int, int, int]], micro_batches: int) -> list[int]:
-    """The order of what is ``placed`` (slot, rank, kind), with the weight gradients that are missing behind the last of
-    those that are there, in empty slots, none before its gradient."""
+    """The order of the ``placed`` operations (slot, rank, kind), with the missing weight gradients after the last of
+    those present, in empty slots, none before its gradient."""
     behind = max((slot for slot, _, kind in placed if kind >= W_DOWN), default=-1)
     done, row, time = [0] * len(KINDS), list[int](), 0
 
@@ -246,7 +246,7 @@ def _fill_empty_slots(table: list[list[int]], most: int) -> None:
 
 def _movable(row: Sequence[int], now: int, ends: Sequence[Sequence[Sequence[int]]], d: int, last: dict[int, int],
              room: int) -> int | None:
-    """The slot of the first operation behind ``now`` that can run then, with ``room`` for what others take later."""
+    """The slot of the first operation after ``now`` that can run then, with ``room`` for what others take later."""
     left = {kind for kind in KINDS if last.get(kind, -1) > now}
     change = peak = 0
     for slot in range(now + 1, len(row)):

@@ -1,7 +1,7 @@
-"""List scheduling of a run whose micro-batches differ, or are of several jobs: each at its own times and amounts.
+"""List scheduling of a run of several jobs, or of unequal micro-batches: each with its own times and amounts.
 
-A round is one micro-batch of the plain problem (:class:`~weft.solver.wide.run.Rounds`), so that what list scheduling
-says of micro-batches is said of the run's own here: at most so many of *them* are in flight, and a block's urgency is
+A round is one micro-batch of the plain problem (:class:`~weft.solver.wide.run.Rounds`), so the rules of list scheduling
+for micro-batches are applied to the run's own here: at most so many of *them* are in flight, and a block's urgency is
 that of its place within *them*. With keys, a micro-batch's key is the work of the busiest device in those before it.
 """
 
@@ -17,7 +17,8 @@ from weft.solver.baselines.rivals.greedy import list_schedule, urgencies, widths
 from weft.solver.control.clock import checkpoint
 from weft.solver.wide.run import Rounds
 
-#: How far apart micro-batches' keys are, in times of the busiest device's work in them; how many that fit are tried.
+#: Intervals between micro-batches' keys, in times of the busiest device's work in them; the number tried of those that
+#: fit.
 _STRETCHES = (0.5, 0.8, 1.0, 1.15, 1.5, 2.0, 3.0, 6.0, 14.0, 30.0)
 _TRIED = 4
 
@@ -31,8 +32,8 @@ class RoundList:
         self.amounts = Amounts.of(self.problem)
 
     def best(self, most: int | None = None) -> tuple[float, list[Row]] | None:
-        """The makespan and the per-device orders of the shortest that fits; ``None`` where none does. ``most``: of the
-        first so many."""
+        """The makespan and the per-device orders of the shortest that fits; ``None`` if none does. ``most``: only the
+        first so many are tried."""
         found: tuple[float, list[Row]] | None = None
         for number, made in enumerate(self.schedules()):
             if most is not None and number >= most and found is not None:
@@ -42,7 +43,7 @@ class RoundList:
         return found
 
     def schedules(self) -> Iterator[tuple[float, list[Row]] | None]:
-        """All that are tried; ``None`` for each that memory leaves stuck."""
+        """All schedules tried; ``None`` for each that memory leaves stuck."""
         longest = max(map(len, self.rounds.run.classes.values()))
         few = sorted({*widths(longest), min(longest, len(self.problem.devices))}, reverse=True)
         for width in few:
@@ -53,14 +54,14 @@ class RoundList:
 
     @cached_property
     def parts(self) -> list[int]:
-        """Of each block, a number of the micro-batch of the round that it is of, alike for no two."""
+        """For each block, the number of the micro-batch of the round that it is of, unique among all."""
         numbers: dict[tuple[str | None, int], int] = {}
         return [numbers.setdefault((self.rounds.wide.blocks[i].job, c), len(numbers))
                 for i, c in self.rounds.places]
 
     @cached_property
     def urgencies(self) -> list[list[int]]:
-        """The blocks by urgency within their micro-batch, in several ways; the earlier micro-batch first of equals."""
+        """The blocks by urgency within their micro-batch, in several ways; ties go to the earlier micro-batch."""
         alone = Rounds(self.rounds.wide, type(self.rounds.run)(
             {job: row[:1] for job, row in self.rounds.run.classes.items()}, 1)).problem
         found = []
@@ -101,7 +102,7 @@ class RoundList:
 
     @cached_property
     def _within(self) -> list[list[tuple[int, float]]]:
-        """Per block, what it waits for in its own micro-batch."""
+        """Per block, the blocks it waits for in its own micro-batch."""
         found: list[list[tuple[int, float]]] = [[] for _ in self.problem.blocks]
         for producer, consumer, wait in self.problem.dependencies():
             if wait.distance == 0 and self.parts[producer] == self.parts[consumer]:
@@ -110,7 +111,7 @@ class RoundList:
 
     @cached_property
     def _begins(self) -> dict[str | None, list[float]]:
-        """Per job, the work of the busiest device in the micro-batches of a round before each, and in all at last."""
+        """Per job, the work of the busiest device in the micro-batches of a round before each, and last in all."""
         found: dict[str | None, list[float]] = {}
         for job in self.rounds.run.classes:
             begins = [0.0]

@@ -1,34 +1,33 @@
-"""Streams over lanes: loads run ahead as far as the memory allows, computations in order, stores behind.
+"""Streams over lanes: loads run ahead as far as the memory allows, computations in order, stores after them.
 
-NeuGraph (Ma et al., USENIX ATC 2019) streams what does not fit a GPU's memory through it, chunk by chunk and column by
-column: while one chunk is computed the next is loaded and the last result stored. This is that for any block graph on
-devices that share memory with their lanes. All operations get an order in which they fit one after the other: for each
-result, what it needs right before it. Then every operation starts as soon as it can, those first that come first in
-the order, and takes memory ahead of others only if these still fit (:mod:`weft.solver.relations.pool_pass`). The same
-is done from the end of that schedule back, and forth again in the order that comes of it (Li and Willis, European
-Journal of Operational Research 56, 1992). Several orders are tried, and the shortest schedule is kept:
+NeuGraph (Ma et al., USENIX ATC 2019) streams data that does not fit a GPU's memory through it, chunk by chunk and
+column by column: while one chunk is computed the next is loaded and the last result stored. This is the same for any
+block graph on devices that share memory with their lanes. All operations get an order in which they fit one after the
+other: for each result, its inputs right before it. Then every operation starts as soon as it can, the first in the
+order first, and takes memory ahead of others only if these still fit (:mod:`weft.solver.relations.pool_pass`). The same
+is done from the end of that schedule back, and forth again in the resulting order (Li and Willis, European Journal of
+Operational Research 56, 1992). Several orders are tried, and the shortest schedule is kept:
 
-* Of blocks. What a block needs comes in file order; or what keeps memory
-  comes last, as it is then kept no longer than it must; or by Johnson's rule for two machines (Naval Research Logistics
-  Quarterly 1, 1954): first what is computed for longer than its load takes, short loads first, then the others, long
-  computations first; or by both; or what is loaded for one computation alone by Gilmore and Gomory's tour,
-  and what keeps memory after it. Parts that have nothing to do with
-  each other (columns, jobs) come one after the other, or side by side. Or every block comes as late as it can.
+* Of blocks. The inputs of a block come in file order; or blocks that keep memory come last, to keep it no longer than
+  necessary; or by Johnson's rule for two machines (Naval Research Logistics Quarterly 1, 1954): first those computed
+  for longer than their loads take, short loads first, then the others, long computations first; or by both; or loads
+  for one computation alone by Gilmore and Gomory's tour, and blocks that keep memory after them. Independent parts
+  (columns, jobs) come one after the other, or side by side. Or every block comes as late as it can.
 * Of micro-batches. One after the other, or the next when half of one is done, a quarter, and so on.
-* With less memory than there is, as what fits less fits more, and an operation with more room may be in the way of
-  another. The amounts tried are the same whatever there is: more makes nothing worse, from one of these to another, as
-  long as the settings are few enough to be tried all.
+* With less memory than there is, as operations with less room may fit better, and an operation with more room may block
+  another. The amounts tried do not depend on the capacity: more makes nothing worse, from one of these to another, as
+  long as there are few enough settings to try them all.
 
-Orders of a micro-batch's blocks that take memory late: each right behind what it waits for, by several preferences,
-or as late as it can.
+Orders of a micro-batch's blocks that take memory late: each right after its inputs, by several preferences, or as late
+as it can.
 
-The least time of jobs on two machines where none may wait between them, or only one place is left to wait in.
+The least time of jobs on two machines with no buffer between them, or with one place left to wait in.
 
-A job is loaded, then computed. If the next load begins together with a computation, as where memory has room for two,
-each job after another costs the longer of the two: a travelling salesman's tour of a kind that Gilmore and Gomory solve
-(Operations Research 12, 1964). Sorted, the k-th shortest computation goes with the k-th shortest load. That is the
-least that pairs can cost, in several rings; neighbours in the sorted lists are exchanged where it costs least until one
-ring is left.
+A job is loaded, then computed. If the next load begins together with a computation, as it does if memory has room for
+two, each job after another costs the longer of the two: a travelling salesman's tour of a kind that Gilmore and Gomory
+solve (Operations Research 12, 1964). Sorted, the k-th shortest computation goes with the k-th shortest load. That is
+the least that pairs can cost, in several rings; neighbours in the sorted lists are exchanged at the least cost until
+one ring is left.
 """
 
 from __future__ import annotations
@@ -48,12 +47,12 @@ from weft.solver.relations.pool_pass import PoolPass, kept
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders
 
-#: Settings are tried with no more micro-batches than make so many operations, but with some.
+#: Settings are tried with at most the micro-batches that make this many operations, but with some.
 _TRIAL_OPERATIONS, _FEW = 1000, 8
-#: As many settings are tried as make so many operations in all, which takes about two seconds.
+#: The total number of operations in the settings tried, which takes about two seconds.
 _TRIED_OPERATIONS = 20_000
-#: Amounts of memory tried: so many times what all amounts are multiples of, and so many times the most that a block
-#: takes; of that also the doubles of the last two.
+#: Amounts of memory tried: multiples of the unit of all amounts, and multiples of the most that a block takes; of that
+#: also the doubles of the last two.
 _STEPS, _SLOTS = range(1, 17), (1, 2, 3, 4, 6)
 #: Shares of a micro-batch that are done when the next begins.
 _GAPS = (1.0, 0.5, 0.25, 0.125, 0.0625)
@@ -62,7 +61,7 @@ _GAPS = (1.0, 0.5, 0.25, 0.125, 0.0625)
 def orders(problem: Problem, micro_batches: int) -> Orders:
     """Per-device orders, with waits for memory, of any problem with lanes.
 
-    Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` without lanes, and where not even one micro-batch at a
+    Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` without lanes, and if not even one micro-batch at a
     time fits.
     """
     if not problem.has_lanes:
@@ -85,7 +84,7 @@ def orders(problem: Problem, micro_batches: int) -> Orders:
 
 
 def _settings(instance: TickProblem, micro_batches: int) -> Iterator[tuple[Sequence[float], float, int | None]]:
-    """Places of the blocks in a micro-batch, gaps between micro-batches, and how much memory there is, if not all."""
+    """Places of the blocks in a micro-batch, gaps between micro-batches, and the memory available, if not all."""
     gaps = _GAPS[:1] if micro_batches == 1 else _GAPS
     for room, gap, places in product([None, *_rooms(instance, micro_batches)], gaps, block_places(instance)):
         yield places, gap, room
@@ -98,7 +97,7 @@ def _merged(places: Sequence[float], gap: float, micro_batches: int) -> list[Op]
 
 
 def _passed(instance: TickProblem, order: Sequence[Op], micro_batches: int, room: int | None) -> dict[Op, int] | None:
-    """Starts by a pass in ``order``, or by one back from its end and forth again; None where the first gets stuck."""
+    """Starts by a pass in ``order``, or by one back from its end and forth again; None if the first gets stuck."""
     pools = _pools(instance, room)
     first = PoolPass(instance, micro_batches, pools, order).run()
     if first is None:
@@ -115,7 +114,7 @@ def _passed(instance: TickProblem, order: Sequence[Op], micro_batches: int, room
 
 
 def _mirrored(instance: TickProblem) -> TickProblem:
-    """Time runs backwards: what waits is waited for."""
+    """Time runs backwards: dependents become producers."""
     return replace(instance, arcs=tuple(replace(arc, source=arc.target, target=arc.source) for arc in instance.arcs))
 
 
@@ -150,7 +149,7 @@ def _pools(instance: TickProblem, room: int | None) -> list[MixedPool]:
 
 
 def _rooms(instance: TickProblem, micro_batches: int) -> list[int]:
-    """Less memory than there is, the most first, from amounts that do not depend on what there is."""
+    """Amounts below the capacities, the most first, that do not depend on the capacities."""
     pools = _pools(instance, None)
     slot = max((max(pool.take.values()) for pool in pools), default=0)
     step = math.gcd(*(amount for pool in pools for amount in (*pool.take.values(), *pool.change.values())))
@@ -163,10 +162,9 @@ def _rooms(instance: TickProblem, micro_batches: int) -> list[int]:
 
 
 def block_places(instance: TickProblem) -> list[tuple[float, ...]]:
-    """Where each block begins in a micro-batch of length 1, in different ways that keep to what it waits for: blocks
-    one after the other in the order of the file, and as :func:`demanded` by all keys, for the last blocks and for all;
-    each also with the parts side by side that have nothing to do with each other; and all blocks as late as the longest
-    way to the end allows."""
+    """The begin of each block in a micro-batch of length 1, in different ways that keep its waits: blocks one after the
+    other in the order of the file, and as :func:`demanded` by all keys, for the last blocks and for all; each also with
+    the independent parts side by side; and all blocks as late as the longest way to the end allows."""
     waited_for = {arc.source for arc in instance.arcs if not arc.distance}
     last = [i for i in instance.blocks if i not in waited_for]
     found = [instance.problem.topological_order, *(
@@ -177,7 +175,7 @@ def block_places(instance: TickProblem) -> list[tuple[float, ...]]:
 
 
 def demanded(instance: TickProblem, key: Sequence[tuple[float, ...]], roots: Iterable[int]) -> list[int]:
-    """``roots`` by ``key`` and, right before each, what it waits for and is not there yet, again by ``key``."""
+    """``roots`` by ``key`` and, right before each, its inputs that are not yet listed, again by ``key``."""
     wanted = set(roots)
     after: list[list[int]] = [[-1] if i in wanted else [] for i in instance.blocks]
     for arc in instance.arcs:
@@ -190,8 +188,8 @@ def demanded(instance: TickProblem, key: Sequence[tuple[float, ...]], roots: Ite
 
 
 def _keys(instance: TickProblem) -> Iterator[list[tuple[float, ...]]]:
-    """By file; by what a block and all that it waits for keep, the least first; by Johnson's rule; by both; by Gilmore
-    and Gomory's tour where a computation gives back what was loaded for it alone, the others last, by both."""
+    """By file; by the memory that a block and all its inputs keep, the least first; by Johnson's rule; by both; by
+    Gilmore and Gomory's tour if a computation gives back a load for it alone, the others last, by both."""
     whole, blocks = instance.in_sequence, instance.blocks
     head, rest, held = instance.heads_and_tails[0], [0] * len(blocks), [0.0] * len(blocks)
     waits: list[list[int]] = [[] for _ in blocks]
@@ -222,14 +220,14 @@ def _keys(instance: TickProblem) -> Iterator[list[tuple[float, ...]]]:
 
 
 def _parts(instance: TickProblem) -> list[int]:
-    """Which of the parts that have nothing to do with each other each block is of."""
+    """The number of the independent part that each block belongs to."""
     parts = joined([*({i} for i in instance.blocks), *({arc.source, arc.target} for arc in instance.arcs)])
     number_of = {i: number for number, members in enumerate(parts) for i in members}
     return [number_of[i] for i in instance.blocks]
 
 
 def _begins(instance: TickProblem, order: Sequence[int], part: Sequence[int]) -> tuple[float, ...]:
-    """Where each block begins if every part, in ``order``, has the length 1."""
+    """The begin of each block if every part, in ``order``, has the length 1."""
     length = [0] * len(order)
     begins = [0] * len(order)
     for i in order:
@@ -245,7 +243,7 @@ def _latest(instance: TickProblem) -> tuple[float, ...]:
 
 def tour(loads: Sequence[int], computations: Sequence[int]) -> list[int]:
     """The jobs in the order of least cost: the first load, the last computation, and in between the longer of each
-    computation and the next load. One job begins and ends the ring that loads and computes nothing."""
+    computation and the next load. A job without load and computation begins and ends the ring."""
     first, second = [0, *loads], [0, *computations]
     by_first = sorted(range(len(first)), key=lambda job: first[job])
     by_second = sorted(range(len(second)), key=lambda job: second[job])
@@ -259,7 +257,7 @@ def tour(loads: Sequence[int], computations: Sequence[int]) -> list[int]:
         if rings[one] != rings[other]:
             rings.union(one, other)
             chosen.append(place)
-    # In this order each exchange costs what it would alone.
+    # In this order each exchange costs as much as it would alone.
     for place in (*sorted((k for k in chosen if b[k] <= a[k]), reverse=True),
                   *sorted(k for k in chosen if b[k] > a[k])):
         by_first[place], by_first[place + 1] = by_first[place + 1], by_first[place]

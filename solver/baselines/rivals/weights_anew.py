@@ -1,8 +1,8 @@
-"""Orders of forwards and gradients kept, the weight gradients between them placed anew.
+"""Weight gradients placed anew in a given order of forwards and gradients.
 
-An order made for slots of equal length leaves gaps where durations differ. Nobody waits for a weight gradient, so it
-may fill any of them (Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 3; "Pipeline Parallelism with
-Controllable Memory", NeurIPS 2024, section 4, the last step of reordering). Where memory lacks, one runs at once.
+An order made for slots of equal length leaves gaps if durations differ. A weight gradient has no dependents, so it may
+fill any of them (Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 3; "Pipeline Parallelism with
+Controllable Memory", NeurIPS 2024, section 4, the last step of reordering). If memory is short, one runs at once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from weft.solver.baselines.lib.building_block import Built, StepChain
 from weft.solver.baselines.rivals.placing import NoRoom, Placing
 from weft.solver.control.clock import checkpoint
 
-#: Stands for the weight gradient that has waited longest, among the steps of a row.
+#: Stands for the longest waiting weight gradient, among the steps of a row.
 WEIGHT = -1
 
 
@@ -31,8 +31,8 @@ def in_order(chain: StepChain, rows: Sequence[Sequence[int]], micro_batches: int
              room: Sequence[int | None] | None = None) -> Built | None:
     """Each device runs the steps of its row (of the chain; micro-batches in turn) in that order.
 
-    Weight gradients run by ``rule``, those that have waited longest first, and where ``room`` (the chain's own, if it
-    is left out) lacks memory for a step. None where the rows wait for each other in a circle or do not fit.
+    Weight gradients run by ``rule``, those that have waited longest first, and if ``room`` (by default the chain's own)
+    lacks memory for a step. None if the rows wait for each other in a cycle or do not fit.
     """
     checkpoint()
     placing = Placing(chain, micro_batches, room)
@@ -83,6 +83,6 @@ def _fill(placing: Placing, d: int, step: int, rule: Rule) -> None:
 
 
 def without_micro_batches(chain: StepChain, rows: Sequence[Sequence[tuple[int, int]]]) -> list[list[int]]:
-    """Rows of blocks as rows of steps; :data:`WEIGHT` for weight gradients that are no steps."""
+    """Rows of blocks as rows of steps; :data:`WEIGHT` for weight gradients that are not steps."""
     step = {block: i for i, block in enumerate(chain.steps)}
     return [[step.get(block, WEIGHT) for block, _ in row] for row in rows]

@@ -1,15 +1,15 @@
 """The automatic zero-bubble scheduler: one stage a device, any costs, a memory limit; the best of eight settings.
 
-Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 3 (the heuristic), and what the authors' program does
+Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 3 (the heuristic), and the authors' program
 (sail-sg/zero-bubble-pipeline-parallelism, ``scheduler/zb.py``). Micro-batch after micro-batch, every device runs a
 forward and an input gradient; weight gradients fill gaps and make room. The settings:
 
-* *forwards before the first gradient*: as many as memory takes and end before the gradient arrives, or one more, which
-  delays it and leaves no gap;
-* *gradients first*: a forward waits where the next device is far behind with its forwards and would get its next
-  gradient out in the meantime;
+* *forwards before the first gradient*: as many as fit the memory and end before the gradient arrives, or one more,
+  which delays it and leaves no gap;
+* *gradients first*: a forward waits if the next device is far behind with its forwards and would send its next gradient
+  in the meantime;
 * *no gap*: a weight gradient also fills a gap that is shorter than itself, although other devices have been idle for
-  longer (else only where the gap would make this device the one that is idle longest).
+  longer (otherwise only if the gap would make this device the one that is idle longest).
 
 The memory is the problem's own, device by device, and so are durations and transfers; the settings are compared by
 their makespan. With ample memory and equal costs it is ZB-H2, with the memory of 1F1B it is ZB-H1.
@@ -63,7 +63,7 @@ class _ChainScheduler:
                 self._put(s, s)
             for s in reversed(range(self.stages)):
                 if s == 0 and self.placing.count(0) == self.n:
-                    while self.placing.waiting(0):  # nobody waits for the last device in the chain of gradients
+                    while self.placing.waiting(0):  # the last device in the chain of gradients has no dependents
                         self.placing.put_weight(0)
                 self._put(s, self._gradient(s))
         return self.placing.finish()
@@ -96,7 +96,7 @@ class _ChainScheduler:
             placing.put(self._gradient(s))
 
     def _further_forwards(self) -> list[int]:
-        """How many forwards each device runs between its first one and its first gradient.
+        """The number of forwards that each device runs between its first one and its first gradient.
 
         They fill the time until the gradient arrives; every device runs more of them than the next one, unless all
         micro-batches have started.
@@ -121,7 +121,7 @@ class _ChainScheduler:
         return more
 
     def _wanted_forwards(self) -> list[int]:
-        """The devices that run a forward now: those that want one, if all behind them do as well."""
+        """The devices that run a forward now: those that are due for one, if all after them are as well."""
         wanted = [self.placing.count(s) < self.n and not self._holds_back(s) for s in range(self.stages)]
         for s in reversed(range(self.stages - 1)):
             wanted[s] = wanted[s] and wanted[s + 1]

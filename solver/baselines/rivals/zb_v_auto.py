@@ -1,18 +1,18 @@
 """The cost-aware scheduler for a V under a memory limit: every device's own times, eight settings, the best taken.
 
-What the authors of Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 6, run in place of the fixed ZB-V
-(sail-sg/zero-bubble-pipeline-parallelism, ``scheduler/zbv.py``), here with every stage's own durations and transfers
-and every device's own memory:
+The program that the authors of Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 6, run in place of the
+fixed ZB-V (sail-sg/zero-bubble-pipeline-parallelism, ``scheduler/zbv.py``), here with every stage's own durations and
+transfers and every device's own memory:
 
-* *warm-up*: the first micro-batch down and up; while it comes up, a device whose memory takes them runs further
-  forwards of its first stage; then forwards of both stages in turn, until every device has run more of its second stage
-  than the one before it;
+* *warm-up*: the first micro-batch down and up; while it comes up, a device with enough memory runs further forwards of
+  its first stage; then forwards of both stages in turn, until every device has run more of its second stage than the
+  one before it;
 * *rounds*: a gradient on every device, that of its first stage in the chain of gradients unless the other one has
   arrived; then a forward, of its second stage if that has arrived;
-* *weight gradients* make room where memory lacks and fill gaps; one that ends after its gap is run where the gap would
-  make the device the one that was idle longest. Whether this holds before forwards, and before the gradients that go
+* *weight gradients* make room if memory is short and fill gaps; one that ends after its gap is run if the gap would
+  make the device the one that was idle longest. Whether this applies before forwards, and before the gradients that go
   down, are the settings;
-* each setting is run again with the idle time of the run before as what a device may be idle, while that helps.
+* each setting is run again with the idle times of the run before as the allowed ones, while that helps.
 
 The program plans with the same durations for all stages; here each setting is tried with these and with the stages'
 own. It assumes memory for p micro-batches. With less, the warm-up here ends early, and forwards wait for room.
@@ -32,8 +32,8 @@ from weft.solver.baselines.rivals.placing import NoRoom, Placing, shortest
 from weft.solver.control.clock import checkpoint
 from weft.solver.problem import Problem
 
-#: How often a setting is run at most, each time with the idle times of the run before: the program has no limit, two or
-#: three are common; and operations that may be placed in all for more than one run each.
+#: The most runs of a setting, each with the idle times of the run before: the program has no limit, two or three are
+#: common; and the total number of operations that may be placed for more than one run each.
 _RUNS, _WORK = 8, 1_200_000
 
 
@@ -51,7 +51,7 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
 
 
 def _averaged(chain: StepChain) -> StepChain:
-    """``chain`` with one duration for all forwards, one for all gradients, and so on, as the program plans."""
+    """``chain`` with one duration for all forwards, one for all gradients, and so on, as in the program."""
     half = len(chain.steps) // 2
     backs = [time for time, filler in zip(chain.filler_duration, chain.filler, strict=True) if filler >= 0]
     sent = [chain.lag[i] for i in range(1, len(chain.steps)) if chain.device[i] != chain.device[i - 1]]
@@ -129,7 +129,7 @@ class _VScheduler:
                 way = 1 - way
 
     def _further(self, first: int, way: int) -> bool:
-        """Place a forward of one way on the devices from ``first`` on where all have room; whether any ran."""
+        """Place a forward of one way on the devices from ``first`` on if all have room; whether any ran."""
         placing, any_ran = self.placing, False
         steps = [self._forward(d, way) for d in reversed(range(first, self.p))]
         if not all(placing.count(step) == self.n or placing.fits(step) for step in steps):
@@ -141,8 +141,8 @@ class _VScheduler:
         return any_ran
 
     def _has_time_and_room(self, d: int, until: float) -> bool:
-        """Whether device ``d`` has time for a further forward before ``until`` and will have room for what the rest of
-        the warm-up puts there: a forward of both stages for itself and for every device before it."""
+        """Whether device ``d`` has time for a further forward before ``until`` and will have room for the rest of the
+        warm-up there: a forward of both stages for itself and for every device before it."""
         placing, chain = self.placing, self.chain
         both = chain.take[d] + chain.take[self._forward(d, 1)]
         return (placing.count(d) < self.n and placing.level[d] + (d + 1) * both <= placing.room[d]
@@ -167,12 +167,12 @@ class _VScheduler:
                 self._put(d, self._gradient(d, 0), is_urgent=self.before_gradients)
 
     def _way_of_gradient(self, d: int) -> int | None:
-        """Down unless what goes up has arrived; None where neither has."""
+        """Down unless the one that goes up has arrived; None if neither has."""
         placing, (down, up) = self.placing, (self._gradient(d, 0), self._gradient(d, 1))
         if placing.is_open(up):
             return 1
         if placing.count(down) < self.n:
-            return 0  # what comes down may be placed earlier in this round
+            return 0  # the one that comes down may be placed earlier in this round
         return 1 if placing.count(up) < placing.count(down) and d + 1 < self.p else None
 
     def _forwards(self) -> None:
@@ -188,7 +188,7 @@ class _VScheduler:
                 self._put(d, step, is_urgent=self.before_forwards)
 
     def _may_run(self, d: int, forward: int) -> bool:
-        """Whether ``forward`` fits and leaves no micro-batch without hope.
+        """Whether ``forward`` fits and leaves no micro-batch stuck.
 
         Forwards of the first stage could take all the room that the second stage needs for them to end. So they leave
         room for one of these, unless a micro-batch on the device has run both: its gradients give room back, and by
@@ -215,7 +215,7 @@ class _VScheduler:
         placing.put(step)
 
     def _allowance(self, d: int) -> float:
-        """For how long device ``d`` may be idle yet without becoming the one that is idle longest."""
+        """The further idle time of device ``d`` with which it is not yet the one that is idle longest."""
         longest = max(self.placing.idle)
         if self.allowed is not None:
             longest = max(longest, max(self.allowed) - self.allowed[d])

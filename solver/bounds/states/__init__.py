@@ -1,15 +1,14 @@
-"""Whole steps as sequences of states: what has run so far, operation after operation in order of start.
+"""Whole steps as sequences of states: the operations run so far, one after another in order of start.
 
-Where memory is tight few sets of operations can ever have run while the others have not, so that dynamic programming
+If memory is tight only few sets of operations can ever have run while the others have not, so that dynamic programming
 over these sets (Gromicho, van Hoorn, Saldanha-da-Gama and Timmer, Computers & Operations Research 2012, for the job
-shop) finds the least makespan and proves it, far beyond what is otherwise searched whole. It is kept in bounds from
-both sides, and in width, as in bounded dynamic programming (Bautista and Pereira, European Journal of Operational
-Research 2009). With the blocks of some devices only it bounds the makespan of all.
+shop) finds the least makespan and proves it, for far larger instances than other exact searches. It is limited by
+bounds from both sides, and in width, as in bounded dynamic programming (Bautista and Pereira, European Journal of
+Operational Research 2009). With only the blocks of some devices it bounds the makespan of all.
 
-* :mod:`~weft.solver.bounds.states.system`: the operations, what they wait for, what memory holds; of all devices or
-  of some;
-* :mod:`~weft.solver.bounds.states.layer`: all states after so many operations, and those after one more;
-* :mod:`~weft.solver.bounds.states.search`: layer after layer, less the states that another one makes superfluous, to
+* :mod:`~weft.solver.bounds.states.system`: the operations, their waits, their memory; of all devices or of some;
+* :mod:`~weft.solver.bounds.states.layer`: all states after a number of operations, and those after one more;
+* :mod:`~weft.solver.bounds.states.search`: layer after layer, without the states that another one makes superfluous, to
   the least makespan or a bound on it.
 """
 

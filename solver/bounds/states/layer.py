@@ -1,8 +1,8 @@
 """All states after so many operations, as arrays with a row for each, and the states after one operation more.
 
-A state says how many micro-batches of each block have been started, when the last of each end, and when the last
-operation of all began: operations are added in order of start, so the next one starts no earlier. What a device holds
-follows from the counts, as its blocks run one at a time.
+A state is the number of micro-batches of each block that have started, the end of the last of each, and the start of
+the last operation of all: operations are added in order of start, so the next one starts no earlier. The level of a
+device follows from the counts, as its blocks run one at a time.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ class StateLayer:
         return len(self.now)
 
     def only(self, rows: Ints | Booleans) -> StateLayer:
-        """These states."""
+        """The given states."""
         return StateLayer(self.counts[rows], self.ends[rows], self.now[rows], self.parent[rows], self.added[rows])
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """What comes after each state: ``start``, the least start of each block's next operation; ``runnable``, whether it
-    could be the next one; ``bound``, on the makespan. States x blocks, but for ``bound``."""
+    """The continuation of each state: ``start``, the least start of each block's next operation; ``runnable``, whether
+    it could be the next one; ``bound``, on the makespan. States x blocks, except ``bound``."""
 
     start: Ints
     runnable: Booleans
     bound: Ints
 
     def only(self, rows: Ints | Booleans) -> Outlook:
-        """Of these states."""
+        """That of the given states."""
         return Outlook(self.start[rows], self.runnable[rows], self.bound[rows])
 
 
@@ -62,7 +62,7 @@ def first_layer(system: System) -> StateLayer:
 
 
 def after_one_more(system: System, layer: StateLayer, ahead: Outlook, upper: int) -> StateLayer:
-    """The states after one more operation, but those with a bound of ``upper`` or more at first sight."""
+    """The states after one more operation, except those with a bound of ``upper`` or more at first sight."""
     rows, blocks = np.nonzero(ahead.runnable)
     start = ahead.start[rows, blocks]
     end = start + system.durations[blocks]
@@ -77,15 +77,15 @@ def after_one_more(system: System, layer: StateLayer, ahead: Outlook, upper: int
 
 
 def outlook(system: System, layer: StateLayer) -> Outlook:
-    """What can come next, when, and how long it lasts at least from there on.
+    """The operations that can come next, their starts, and the least time from there on.
 
     The bound is the largest, over the blocks, of the next operation's least start, length and tail; and, over the
-    devices, of the least start, the work and the least tail of what is left to run there.
+    devices, of the least start, the work and the least tail of the rest to run there.
     """
     waits, counts = system.waits, layer.counts
     left = counts < system.micro_batches
     wanted = counts[:, waits.target] - waits.distance  # the micro-batch of the source
-    since = counts[:, waits.source] - 1 - wanted  # how many the source has started after it; below 0: not yet
+    since = counts[:, waits.source] - 1 - wanted  # the number that the source has started after it; below 0: not yet
     there = (wanted < 0) | (since >= 0)
     known = (wanted >= 0) & (since >= 0) & (since < system.ends)
     ends = layer.ends[np.arange(len(layer))[:, None], waits.source[None, :], np.where(known, since, 0)]
@@ -102,7 +102,7 @@ def outlook(system: System, layer: StateLayer) -> Outlook:
                                                        waits.distance.tolist(), strict=True)):
         runnable[:, target] &= there[:, w]
         np.maximum(start[:, target], arrival[:, w], out=start[:, target])
-        if distance:  # what has not begun begins no earlier than what is next
+        if distance:  # blocks that have not begun begin no earlier than the next operation
             later = start[:, source] - (since[:, w] + 1) * system.durations[source] + apart[w]
             np.maximum(start[:, target], np.where(there[:, w], 0, later), out=start[:, target])
     return Outlook(start, runnable, _bound(system, layer, left, _followed(system, start, there, since, apart)))
@@ -119,7 +119,7 @@ def _fits(system: System, counts: Ints) -> Booleans:
 
 
 def _followed(system: System, start: Ints, there: Booleans, since: Ints, apart: Ints) -> Ints:
-    """The least starts of all blocks' next operations, by what has not run yet, too."""
+    """The least starts of all blocks' next operations, also by blocks that have not run yet."""
     waits = system.waits
     least = start.copy()
     by_target: dict[int, list[int]] = {}

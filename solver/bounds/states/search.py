@@ -1,15 +1,15 @@
-"""Layer after layer: from the state in which nothing has started to those in which all has.
+"""Layer after layer: from the state in which nothing has started to those in which everything has.
 
-States whose bound is not below a makespan that is known are dropped, so that what is left in the end is shorter than
-it, or nothing is. Where the states become too many the search stops: every schedule that is shorter goes through one of
-the last layer's states, so the least of their bounds is one for the problem.
+States whose bound is not below a known makespan are dropped, so that the rest in the end is shorter than it, or empty.
+If the states become too many the search stops: every schedule that is shorter goes through one of the last layer's
+states, so the least of their bounds is one for the problem.
 
-States that another one makes superfluous.
+Dominance:
 
-Two states with the same counts have the same operations before them. Times of one count only as far as they reach: an
-end after which all who wait for it have begun, and all transfers have arrived, is as good as any earlier one. If then
-no time of the one is later than the other's, nor its last start, whatever can follow the other can follow it at the
-same times, and the other is superfluous.
+Two states with the same counts have run the same operations. A time of one matters only as far as it reaches: an end
+after which all operations that wait for it have begun, and all transfers have arrived, is as good as any earlier one.
+If then no time of the one is later than the other's, nor its last start, any continuation of the other can follow it at
+the same times, and the other is superfluous.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from weft.solver.control.clock import checkpoint
 @dataclass(frozen=True)
 class LeastMakespan:
     """``bound``: no schedule of the system is shorter, in ticks. ``sequence``: the blocks of one that has this
-    makespan, in order of start, by their numbers in the instance; ``None`` where all was ruled out or left open.
-    ``states`` and ``layers``: how many were looked at."""
+    makespan, in order of start, by their numbers in the instance; ``None`` if all were ruled out or left open.
+    ``states`` and ``layers``: the numbers explored."""
 
     bound: int
     sequence: tuple[int, ...] | None
@@ -39,7 +39,7 @@ class LeastMakespan:
 def search(system: System, upper: int, *, most: int, widest: int) -> LeastMakespan:
     """The least makespan below ``upper``, in ticks; ``bound`` is ``upper`` if it is proven that there is none.
 
-    At most ``most`` states are looked at, and ``widest`` in one layer.
+    At most ``most`` states are explored, and ``widest`` in one layer.
     """
     dominance = Dominance(system)
     layer, trace = first_layer(system), list[StateLayer]()
@@ -68,25 +68,25 @@ def search(system: System, upper: int, *, most: int, widest: int) -> LeastMakesp
     return LeastMakespan(bound, tuple(reversed(sequence)), states, len(trace))
 
 
-#: With so many of the states of the same counts, those with the least sums of times, each state is compared.
+#: The number of states, those with the least sums of times among the same counts, that each state is compared with.
 _COMPARED = 16
 
 
 class Dominance:
-    """For the layers of one system."""
+    """Dominance for the layers of one system."""
 
     def __init__(self, system: System) -> None:
         self.system = system
         blocks = len(system.blocks)
-        #: Numbers whose sums tell counts apart. Where two sums of different counts met, states would be compared that
-        #: have nothing to do with each other, so counts are compared, too.
+        #: Numbers whose sums distinguish counts. If two sums of different counts collided, unrelated states would be
+        #: compared, so counts are compared, too.
         self._mixed = np.random.default_rng(0).integers(1, 2**62, blocks, dtype=np.int64)
         self._reach = np.zeros(blocks, dtype=np.int64)
         np.maximum.at(self._reach, system.waits.source, system.waits.lag)
         self._by_source = np.argsort(system.waits.source, kind="stable")
 
     def kept(self, layer: StateLayer, ahead: Outlook) -> tuple[StateLayer, Outlook]:
-        """The states that are needed, in an order of their own, with times that say nothing made equal."""
+        """The non-dominated states, in an order of their own, with times that no longer matter made equal."""
         ends = self._as_far_as_they_reach(layer)
         with np.errstate(over="ignore"):
             key = layer.counts @ self._mixed
@@ -109,7 +109,7 @@ class Dominance:
         return equal.only(ranked), ahead.only(ranked)
 
     def _as_far_as_they_reach(self, layer: StateLayer) -> Ints:
-        """The ends, those that nobody waits for any more, or whose transfers have arrived, at one value."""
+        """The ends, with those for which no operation waits any more, or whose transfers have arrived, at one value."""
         system, waits, counts = self.system, self.system.waits, layer.counts
         past = (layer.now[:, None] - self._reach)[:, :, None]
         awaited: npt.NDArray[np.bool_] = np.zeros(layer.ends.shape, dtype=bool)

@@ -1,14 +1,14 @@
-"""A problem as the search over states sees it: blocks, what they wait for, what they hold; all devices or some.
+"""A problem as the search over states sees it: blocks, their waits, their memory; all devices or some.
 
-*All devices.* The waits are those of the problem, and what must precede what on a device
+*All devices.* The waits are those of the problem, and the precedences on a device
 (:mod:`weft.solver.relations.implied_order`). A transfer that occupies a link is a delay: links carry several at once
 here, which only makes schedules shorter.
 
-*Some devices.* A schedule of all devices, looked at on some of them only, is a schedule of their blocks in which they
-keep every distance that chains of waits through the others' blocks imply, and no earlier or later than the heads and
-tails of all operations allow. So the least makespan of these blocks, under these waits, heads and tails, bounds the
-least makespan of all. Chains through the others are found by taking their blocks out one after the other: a chain
-through a block enters it, goes round it from one micro-batch to later ones, and leaves.
+*Some devices.* A schedule of all devices, restricted to some of them, is a schedule of their blocks in which they keep
+every distance that chains of waits through the others' blocks imply, and no earlier or later than the heads and tails
+of all operations allow. So the least makespan of these blocks, under these waits, heads and tails, bounds the least
+makespan of all. Chains through the others are found by eliminating their blocks one after the other: a chain through a
+block enters it, goes round it from one micro-batch to later ones, and leaves.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from weft.solver.ticks import TickProblem
 
 Ints = npt.NDArray[np.int64]
 
-#: Chains are followed, and what memory makes precede is waited for, up to so many micro-batches back.
+#: The number of micro-batches back for which chains are followed and precedences by memory are waited for.
 _FARTHEST = 8
 #: No chain leads there.
 _NONE = -(2**50)
-#: Of each block at most so many last ends are known; what came from earlier ones is taken to have arrived.
+#: The most last ends kept per block; the results of earlier ones are assumed to have arrived.
 _MOST_ENDS = 4
 
 
@@ -49,13 +49,13 @@ class WaitArrays:
 
 @dataclass(frozen=True)
 class System:
-    """Blocks are numbered from 0; ``blocks`` holds their numbers in the instance, ``ranked`` theirs here, each after
+    """Blocks are numbered from 0; ``blocks`` has their numbers in the instance, ``ranked`` theirs here, each after
     those that it waits for in its own micro-batch.
 
-    ``machines``: which blocks each device runs. ``mates``: of each block, all that run on any of its devices.
-    ``change``, ``take`` (devices x blocks) and ``capacity`` are of devices whose memory is limited. ``head`` and
-    ``tail`` (blocks x micro-batches): the least time before an operation's start and after its end. ``ends``: how many
-    last ends of a block may still be waited for.
+    ``machines``: the blocks of each device. ``mates``: for each block, all that run on any of its devices. ``change``,
+    ``take`` (devices x blocks) and ``capacity`` are of devices whose memory is limited. ``head`` and ``tail`` (blocks x
+    micro-batches): the least time before an operation's start and after its end. ``ends``: the number of last ends of a
+    block that may still be waited for.
     """
 
     micro_batches: int
@@ -74,14 +74,14 @@ class System:
 
     @property
     def operations(self) -> int:
-        """How many there are."""
+        """The number of operations."""
         return self.micro_batches * len(self.blocks)
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """What is known of every schedule of ``micro_batches`` micro-batches: the implied ``order``, ``head`` and ``tail``
-    of every operation, all by block of ``instance``."""
+    """The data common to every schedule of ``micro_batches`` micro-batches: the implied ``order``, ``head`` and
+    ``tail`` of every operation, all by block of ``instance``."""
 
     instance: TickProblem
     micro_batches: int
@@ -116,7 +116,7 @@ def system_of(known: Analysis, devices: Collection[int]) -> System:
     within.add_nodes_from(range(len(kept)))
     within.add_edges_from(zip(waits.source[waits.distance == 0].tolist(),
                               waits.target[waits.distance == 0].tolist(), strict=True))
-    # An end that lies so far back that all its arrivals are past needs not be known.
+    # An end so far back that all its arrivals are past is not needed.
     far = max([0, *(-(-int(lag) // max(1, int(durations[i])))
                     for i, lag in zip(waits.source.tolist(), waits.lag.tolist(), strict=True))])
     return System(known.micro_batches, tuple(kept), tuple(nx.lexicographical_topological_sort(within)), durations,
@@ -131,7 +131,7 @@ def _waits(known: Analysis, kept: list[int], durations: Ints) -> WaitArrays:
     for distance in range(len(chains)):
         here = chains[distance]
         open_ = here > _NONE // 2
-        for less in range(distance):  # of an earlier one it follows, as micro-batches run in order
+        for less in range(distance):  # implied by an earlier one, as micro-batches run in order
             open_ &= chains[less] < here
         for first in range(distance + 1):
             checkpoint()
@@ -158,7 +158,7 @@ def _joined(first: Ints, second: Ints) -> Ints:
 
 def _chains(known: Analysis, kept: list[int]) -> Ints:
     """Per distance in micro-batches, the least time from start to start that waits and chains through blocks that are
-    not ``kept`` imply; ``_NONE`` where none does."""
+    not ``kept`` imply; ``_NONE`` if none does."""
     instance = known.instance
     n, most = len(instance.durations), min(known.micro_batches - 1, _FARTHEST)
     durations = np.array(instance.durations, dtype=np.int64)

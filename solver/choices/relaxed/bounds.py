@@ -1,32 +1,32 @@
-"""What is proven of all assignments together: the arguments about one problem, made of the relaxed one.
+"""Bounds on all assignments together: the arguments about one problem, applied to the relaxed one.
 
-One problem without choices that every assignment's schedules map into: what bounds it bounds them all.
+One problem without choices that every assignment's schedules map into: a bound on it is one on them all.
 
 A schedule of any assignment, taken with its start times and without the blocks that other assignments lack, is a
 schedule of the relaxed problem with as many micro-batches (jobs and classes are left as they are):
 
-* *Blocks*: only those of which there is one under every assignment. Each lasts the least of its alternatives, so it
-  ends no later than it did.
-* *Devices*: those that all alternatives hold, on which nothing new runs and nothing overlaps; a block whose
+* *Blocks*: only those that exist under every assignment. Each lasts the least of its alternatives, so it ends no later
+  than it did.
+* *Devices*: those common to all alternatives, on which nothing new runs and nothing overlaps; a block whose
   alternatives have none in common gets a device of its own, on which its micro-batches run in turn as they did.
 * *Waits*: those that every assignment implies, as long as the shortest (:mod:`weft.solver.choices.relaxed.waits`).
-* *Links*: a wait keeps its link where all alternatives use it; its lag is the least. A link then carries some of the
+* *Links*: a wait keeps its link if all alternatives use it; its lag is the least. A link then carries some of the
   transfers that it did, none longer, in the same order as their producers keep their starts: by induction over that
   order each begins and arrives no later than it did.
-* *Memory*: amounts that are never more than the assignment's (:mod:`weft.solver.choices.relaxed.memory`); where none
-  are known the device is unlimited.
+* *Memory*: amounts that are never more than the assignment's (:mod:`weft.solver.choices.relaxed.memory`); if none are
+  known the device is unlimited.
 
 So the makespan, the span and the period of the mapped schedule are no larger, and each bound, refuter and proof of
-infeasibility that holds for the relaxed problem holds for every assignment.
+infeasibility that is valid for the relaxed problem is valid for every assignment.
 
-The least work of each device, whatever is decided: a bound that sees blocks that move, split or come and go.
+The least work of each device over all assignments: a bound that covers blocks that move, split or come and go.
 
-Blocks whose existence hangs on a common choice make a *group*, as do groups with a common block; what one group is like
-has nothing to do with another. So the work of a device for the whole run is at least the sum over the groups of the
-least that any case of a group's choices puts there. A device runs one block at a time: no step is shorter, and none
-takes less time of a device from its first start to its last end; nor can steady rounds follow each other sooner than
-after a round's work. Links carry one transfer at a time too, but are left to the relaxed problem, which in turn has to
-leave a block that moves out of every device.
+Blocks whose existence hangs on a common choice make a *group*, as do groups with a common block; groups are independent
+of each other. So the work of a device for the whole run is at least the sum over the groups of the least work that any
+case of a group's choices puts there. A device runs one block at a time: no step is shorter, and none takes less time of
+a device from its first start to its last end; nor can steady rounds follow each other sooner than after a round's work.
+Links carry one transfer at a time too, but are left to the relaxed problem, which in turn must omit a block that moves
+from every device.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ from weft.solver.wide.block import Amounts, WideBlock, WideDependency, holds
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Rounds, Run
 
-#: Deterministic seconds for the question whether one round fits the memory.
+#: Deterministic seconds for the test whether one round fits the memory.
 _ROOM = 0.05
 
 
 def bound_of(problem: WideProblem, run: Run, objective: str, known: float = 0.0) -> float:
-    """A lower bound on what the best schedule of any assignment of ``problem`` comes to in the ``objective``, in the
-    problem's time unit; no less than ``known``. Infinite where it is proven that no assignment has one."""
+    """A lower bound on the ``objective`` of the best schedule of any assignment of ``problem``, in the problem's time
+    unit; no less than ``known``. Infinite if it is proven that no assignment has one."""
     bound = max(known, load_bound(problem, run, objective))
     common = relaxed(problem)
     if common is None or math.isinf(bound):
@@ -82,16 +82,16 @@ def bound_of(problem: WideProblem, run: Run, objective: str, known: float = 0.0)
 
 
 def _has_no_room(instance: TickProblem) -> bool:
-    """Whether it is proven that not even one round fits. Leave out all rounds of a schedule but one: where each takes
-    what it gives back before, no device holds more than it did."""
+    """Whether it is proven that not even one round fits. Remove all rounds of a schedule but one: if each takes before
+    it gives back, the level of no device rises."""
     if not any(instance.limited(device) for device in range(len(instance.capacity))):
         return False
     return takes_before_giving(instance) and find_room(instance, 1, Budget(), _ROOM).impossible
 
 
 def relaxed(problem: WideProblem) -> WideProblem | None:
-    """A problem without choices into which every schedule of every assignment of ``problem`` maps; ``None`` where no
-    block is common to all."""
+    """A problem without choices into which every schedule of every assignment of ``problem`` maps; ``None`` if no block
+    is common to all."""
     if not problem.choices:
         return problem
     facts = CertainFacts(problem)
@@ -121,7 +121,7 @@ class _Relaxed:
         self.blocks = tuple(map(self._block, names))
 
     def _place(self, name: str) -> tuple[int, ...]:
-        """The devices that all alternatives hold, or one of its own."""
+        """The devices common to all alternatives, or a separate one."""
         alternatives = self.problem.alternatives[name]
         common = tuple(device for device in alternatives[0].devices
                        if all(device in block.devices for block in alternatives))
@@ -176,7 +176,7 @@ class _Relaxed:
         return WideDependency(producer, of_class([number(min(lag)) for lag in lags], classes), label, distance)
 
     def _memory(self) -> Mapping[tuple[int, str | None, str | None], Mapping[str, TakeAndGive]]:
-        """Per limited pool, job and class, what the blocks hold that depend on choices."""
+        """Per limited pool, job and class, the amounts of the blocks that depend on choices."""
         found: dict[tuple[int, str | None, str | None], Mapping[str, TakeAndGive]] = {}
         owner = owners(self.problem.devices)
         for pool, device in enumerate(self.problem.devices):
@@ -210,7 +210,7 @@ class _Relaxed:
             tuple(self.waits.get(name, ())), {}, first.job)
 
     def _amounts(self, name: str, label: str | None) -> tuple[Amounts, Amounts]:
-        """What the block takes for good or gives, and its workspace, on each of its devices."""
+        """The amounts that the block takes for good or gives, and its workspace, on each of its devices."""
         alternatives = self.problem.alternatives[name]
         place = self.places[name]
         if not self.facts.choices_of[name]:
@@ -231,13 +231,13 @@ class _Relaxed:
 
 
 def _is_written(held: TakeAndGive) -> bool:
-    """Whether its amounts are numbers as files have them."""
+    """Whether its amounts can be written as numbers in files."""
     return all(exact(number(value)) == value for value in (held.take - held.give, min(held.take, held.give)))
 
 
 def load_bound(problem: WideProblem, run: Run, objective: str = "makespan") -> float:
-    """What no schedule of any assignment is below by the devices' work, in the problem's time unit: of the makespan and
-    the span that of the whole run, of the rate that of a round."""
+    """A lower bound for all schedules of every assignment by the devices' work, in the problem's time unit: on the
+    makespan and the span by the whole run, on the rate by a round."""
     most = max(least_work(problem, run), default=Fraction(0))
     return float(most if objective != "rate" else most / run.rounds)
 
@@ -256,7 +256,7 @@ def least_work(problem: WideProblem, run: Run) -> tuple[Fraction, ...]:
 
 
 def _groups(problem: WideProblem) -> list[tuple[frozenset[str], list[WideBlock]]]:
-    """The blocks apart by what they depend on, with the choices that they do."""
+    """The blocks, partitioned by the choices they depend on, with these choices."""
     alone = ({choice} for choice in problem.choices)
     groups = [frozenset(choices) for choices in joined([*alone, *map(choices_of, problem.alternatives.values())])]
     of_choice = {choice: group for group in groups for choice in group}
@@ -276,7 +276,7 @@ def _work(problem: WideProblem, blocks: list[WideBlock], case: Mapping[str, str]
 
 
 def _time(block: WideBlock, run: Run) -> Fraction:
-    """What all micro-batches of a block take, exactly."""
+    """The time of all micro-batches of a block, exactly."""
     if not isinstance(block.duration, Mapping):
         return exact(block.duration) * len(run.classes[block.job])
     counted = Counter(run.classes[block.job])

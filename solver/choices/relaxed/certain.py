@@ -1,7 +1,7 @@
-"""What holds whatever is decided: over the open choices that a part of a problem depends on.
+"""Facts independent of open decisions: over the open choices that a part of a problem depends on.
 
-A *case* is one way to decide the choices that something depends on. What is looked at in all its cases is known under
-every assignment, as no other choice has to do with it.
+A *case* is one way to decide the choices that something depends on. A fact true in all its cases is true under every
+assignment, as no other choice affects it.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from weft.solver.values import exact
 from weft.solver.wide.block import Options, WideBlock, WideDependency, holds
 from weft.solver.wide.problem import WideProblem
 
-#: What depends on more cases is not looked at: nothing is said of it.
+#: A part that depends on more cases is not examined: no fact is known about it.
 _MOST_CASES = 4096
 
 _NONE: Options = MappingProxyType({})
 
-#: One number for each class of a job's micro-batches, in their order; a single one where all are alike.
+#: One number for each class of a job's micro-batches, in their order; a single one if all are equal.
 ByClass: TypeAlias = tuple[Fraction, ...]
 
 
 def involved(whens: Iterable[Options]) -> frozenset[str]:
-    """The choices that are named."""
+    """The choices named in ``whens``."""
     return frozenset(choice for when in whens for choice in when)
 
 
 def choices_of(alternatives: Sequence[WideBlock]) -> frozenset[str]:
-    """The choices that decide which of the blocks of one name there is, if any."""
+    """The choices that decide which of the blocks of one name exists, if any."""
     return involved(block.when for block in alternatives)
 
 
 def cases(choices: Mapping[str, tuple[str, ...]], names: Iterable[str], most: int = _MOST_CASES
           ) -> Iterator[dict[str, str]] | None:
-    """Every way to decide the choices ``names``; ``None`` where there are more than ``most``."""
+    """Every way to decide the choices ``names``; ``None`` if there are more than ``most``."""
     ordered = sorted(names)
     if prod(len(choices[name]) for name in ordered) > most:
         return None
@@ -47,12 +47,12 @@ def cases(choices: Mapping[str, tuple[str, ...]], names: Iterable[str], most: in
 
 
 def alternative_under(alternatives: Sequence[WideBlock], case: Options) -> WideBlock | None:
-    """The block that there is in a ``case`` of all that its name depends on."""
+    """The block that exists in a ``case`` of all that its name depends on."""
     return next((block for block in alternatives if holds(block.when, case)), None)
 
 
 class CertainFacts:
-    """What is looked up again and again of ``problem``; ``given`` options may be asked about without taking them."""
+    """Cached facts about ``problem``; queries may assume ``given`` options without taking them."""
 
     def __init__(self, problem: WideProblem) -> None:
         self.problem = problem
@@ -64,29 +64,29 @@ class CertainFacts:
         self._lags: dict[int, ByClass] = {}
 
     def classes_of(self, name: str) -> tuple[str | None, ...]:
-        """The classes of the micro-batches of a block; one of no name where all are alike."""
+        """The classes of the micro-batches of a block; a single unnamed one if all are equal."""
         return self.classes[self.alternatives[name][0].job]
 
     def duration(self, block: WideBlock) -> ByClass:
-        """How long ``block`` takes."""
+        """The duration of ``block``."""
         if id(block) not in self._durations:
             self._durations[id(block)] = by_class(block.duration, self.classes[block.job])
         return self._durations[id(block)]
 
     def lag(self, wait: WideDependency, block: WideBlock) -> ByClass:
-        """That of a ``wait`` of ``block``."""
+        """The lag of a ``wait`` of ``block``."""
         if id(wait) not in self._lags:
             self._lags[id(wait)] = by_class(wait.lag, self.classes[block.job])
         return self._lags[id(wait)]
 
     def cases(self, names: Iterable[str], given: Options = _NONE) -> Iterator[Mapping[str, str]] | None:
-        """The cases of the choices ``names`` in which the ``given`` options are taken; ``None`` where they are too
+        """The cases of the choices ``names`` in which the ``given`` options are taken; ``None`` if there are too
         many."""
         found = cases(self.choices, [name for name in names if name not in given])
         return None if found is None else ({**given, **case} for case in found)
 
     def certain(self, given: Options = _NONE) -> frozenset[str]:
-        """The names of which there is a block under every assignment with the ``given`` options."""
+        """The names of the blocks that exist under every assignment with the ``given`` options."""
         found = set()
         for name, alternatives in self.alternatives.items():
             every = self.cases(self.choices_of[name], given)
@@ -112,7 +112,7 @@ def by_class(value: Number | Mapping[str, Number], classes: Sequence[str | None]
 
 
 def of_class(values: Sequence[Number], classes: Sequence[str | None]) -> Number | Mapping[str, Number]:
-    """The reverse of :func:`by_class`: a single number where all are alike."""
+    """The reverse of :func:`by_class`: a single number if all are equal."""
     if len(set(values)) == 1:
         return values[0]
     return {str(name): value for name, value in zip(classes, values, strict=True)}

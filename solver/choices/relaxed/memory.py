@@ -1,19 +1,19 @@
 """Amounts of memory that are never more than any assignment's, at any moment of any of its schedules.
 
 The least of each block's amounts is not that: of "A takes 10, B gives 10" and "A takes 10, B gives 2, C gives 8" it
-would be a schedule that keeps 8 for ever. So it is asked what makes a set of amounts sound. Take a schedule of one
-assignment, and let D be what an event (a block's start, its end) of it changes there less what it changes under the
-amounts sought. The level is never underestimated by less than nothing if the sum of D over all that has happened is
-never negative. That is so if there is a *flow*: what is missing at one event, where D is negative, comes from what is
-over at others that have happened by then in every schedule, namely along "a block's start is before its end" and "what
-is waited for ends before what waits starts" within a micro-batch. For, of the events that have happened, whatever flows
-in comes from such an event, and what flows out is 0 or more. A block that ends sooner than under the assignment
-(durations are the least, too) gives back sooner, which lowers the level sought.
+would be a schedule that keeps 8 forever. So a set of amounts needs a criterion of soundness. Take a schedule of one
+assignment, and let D be the change by an event (a block's start, its end) of it less its change under the amounts
+sought. The level sought never exceeds the real one if the sum of D over all events that have happened is never
+negative. That is so if there is a *flow*: a deficit at one event, where D is negative, is covered by the surplus at
+others that have happened by then in every schedule, namely along "a block's start is before its end" and "a producer
+ends before its consumer starts" within a micro-batch. For, of the events that have happened, any inflow comes from such
+an event, and any outflow is 0 or more. A block that ends sooner than under the assignment (durations are the least,
+too) gives back sooner, which lowers the level sought.
 
-Amounts and flows together are linear, so the amounts are looked for in whole units by CP-SAT: for all cases of what the
-blocks depend on at once, with the sum that the assignments leave behind at least (so they stay balanced), and such that
-they hold much for long. Blocks whose choices have nothing to do with each other are looked at apart: their D add up.
-Where there are no such amounts, or the cases are too many, the device is as good as unlimited.
+Amounts and flows together are linear, so CP-SAT searches for the amounts in whole units: for all cases that the blocks
+depend on at once, with the least sum that the assignments leave occupied (so they stay balanced), and such that large
+amounts stay for long. Independent blocks are treated separately: their D add up. If there are no such amounts, or too
+many cases, the device counts as unlimited.
 """
 
 from __future__ import annotations
@@ -33,24 +33,25 @@ from weft.solver.relations.graph import joined
 from weft.solver.values import exact
 from weft.solver.wide.block import Options, WideBlock
 
-#: Of more cases, or events in all of them, no amounts are looked for.
+#: With more cases, or events in all of them, no amounts are searched for.
 _MOST_CASES, _MOST_EVENTS = 64, 2000
 #: Deterministic seconds for it: a few milliseconds are enough.
 _EACH = 0.5
-#: What CP-SAT adds up without overflow.
+#: The largest sum that CP-SAT adds up without overflow.
 _LARGEST = 2**50
 
 
 @dataclass(frozen=True)
 class TakeAndGive:
-    """What a block takes from a pool at its start, and gives back at its end."""
+    """The amounts that a block takes from a pool at its start, and gives back at its end."""
 
     take: Fraction
     give: Fraction
 
 
 def held_of(block: WideBlock, name: str | None, pool: Collection[int]) -> TakeAndGive:
-    """What ``block`` takes and gives on the devices of ``pool``, where its micro-batch is of class ``name``."""
+    """The amounts that ``block`` takes and gives on the devices of ``pool``, if its micro-batch is of class
+    ``name``."""
     plain = block.of_class(name)
     take = give = Fraction(0)
     for device, amount, space in zip(plain.devices, plain.memory, plain.workspace, strict=True):
@@ -62,9 +63,9 @@ def held_of(block: WideBlock, name: str | None, pool: Collection[int]) -> TakeAn
 
 def relaxed_amounts(facts: CertainFacts, pool: Collection[int], kept: Set[str], name: str | None,
                     job: str | None) -> dict[str, TakeAndGive] | None:
-    """What each block of ``job`` that depends on open choices is to take and give on the devices of ``pool``, where
-    the micro-batch is of class ``name``; of these the blocks ``kept`` may, the others have nothing. ``None`` where the
-    pool must count as unlimited."""
+    """The amounts that each block of ``job`` that depends on open choices is to take and give on the devices of
+    ``pool``, if the micro-batch is of class ``name``; only the blocks ``kept`` may have any. ``None`` if the pool must
+    count as unlimited."""
     found: dict[str, TakeAndGive] = {}
     for names, choices in _groups(facts, pool, job):
         every = cases(facts.choices, choices, _MOST_CASES)
@@ -80,7 +81,7 @@ def relaxed_amounts(facts: CertainFacts, pool: Collection[int], kept: Set[str], 
 
 
 def _groups(facts: CertainFacts, pool: Collection[int], job: str | None) -> Iterator[tuple[list[str], frozenset[str]]]:
-    """The blocks on ``pool`` that depend on choices, apart by the choices that they depend on."""
+    """The blocks on ``pool`` that depend on choices, partitioned by these choices."""
     of_name = {name: facts.choices_of[name] for name, alternatives in facts.alternatives.items()
                if facts.choices_of[name] and alternatives[0].job == job
                and any(set(block.devices) & set(pool) for block in alternatives)}
@@ -88,7 +89,7 @@ def _groups(facts: CertainFacts, pool: Collection[int], job: str | None) -> Iter
         yield [name for name, choices in of_name.items() if choices <= group], frozenset(group)
 
 
-#: What the blocks of a case hold, and which of them end before which start.
+#: The amounts of the blocks of a case, and which of them end before which start.
 Case = tuple[tuple[tuple[str, TakeAndGive], ...], tuple[tuple[str, str], ...]]
 
 
@@ -104,7 +105,7 @@ def _case(facts: CertainFacts, case: Options, names: list[str], pool: Collection
 
 
 def _depths(seen: list[Case], names: list[str]) -> tuple[tuple[str, int], ...]:
-    """How late each block is, about: its place where those of most cases are put in one order."""
+    """The approximate position of each block: its index if the blocks of most cases are put in one order."""
     depth = dict.fromkeys(names, 0)
     for held, edges in seen:
         waits: nx.DiGraph[str] = nx.DiGraph(edges)
@@ -117,7 +118,7 @@ def _depths(seen: list[Case], names: list[str]) -> tuple[tuple[str, int], ...]:
 
 def _sought(kept: tuple[str, ...], seen: tuple[Case, ...], depths: tuple[tuple[str, int], ...]
             ) -> Mapping[str, TakeAndGive] | None:
-    """Amounts of the blocks ``kept`` that are sound for every case; many nodes of one tree ask for the same."""
+    """Amounts of the blocks ``kept`` that are sound for every case; many nodes of one tree request the same."""
     numbers = [amount for held, _ in seen for _, of in held for amount in (of.take, of.give)]
     if not any(numbers):
         return {block: TakeAndGive(Fraction(0), Fraction(0)) for block in kept}
@@ -132,7 +133,7 @@ def _sought(kept: tuple[str, ...], seen: tuple[Case, ...], depths: tuple[tuple[s
 
 
 class _NoAnswer(Exception):
-    """Time was over: another time there may be one."""
+    """Time was over: a later call may have an answer."""
 
 
 @lru_cache(maxsize=4096)
@@ -158,7 +159,7 @@ class _Sought:
                                 for block in kept))
 
     def _flow(self, held: Mapping[str, TakeAndGive], edges: Collection[tuple[str, str]]) -> None:
-        """What is over at an event flows on to later ones, and nowhere is anything missing."""
+        """The surplus at an event flows to later ones, and nowhere is a deficit."""
         over: dict[tuple[str, bool], list[cp_model.LinearExprT]] = {}
         for block, of in held.items():
             over[block, False] = [int(of.take / self.unit) - self.take.get(block, 0)]

@@ -1,15 +1,15 @@
-"""The waits that every assignment implies, and how long each is at least, from start to start.
+"""The waits that every assignment implies, and the least length of each, from start to start.
 
-*Direct.* a -> c at distance h holds wherever every case of what both depend on has such a wait. Its length, a's
-duration and the lag, is the least of all cases: a case's duration goes with its own lag.
+*Direct.* a -> c at distance h is valid if every case of the choices of both has such a wait. Its length, a's duration
+and the lag, is the least of all cases: a case's duration goes with its own lag.
 
-*Through what comes and goes.* Take the options of one choice, one after the other; under each, more blocks are certain:
-those that this choice alone brings and removes. A path a -> x -> c through such blocks holds under that option as
-a -> c, as long as its longest. If every option implies some a -> c of distance h (through a block, or directly), the
-least of these lengths holds whatever is decided.
+*Through blocks that come and go.* Take the options of one choice, one after the other; under each, more blocks are
+certain: those that this choice alone adds and removes. A path a -> x -> c through such blocks is valid under that
+option as a -> c, as long as its longest. If every option implies some a -> c of distance h (through a block, or
+directly), the least of these lengths is valid under every decision.
 
-Where micro-batches differ, lengths are those of the class of a's micro-batch; what belongs to another micro-batch on
-the way counts with the least of all classes.
+If micro-batches differ, lengths are those of the class of a's micro-batch; the parts that belong to another micro-batch
+on the way count with the least of all classes.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _NONE: Options = MappingProxyType({})
 
 #: Producer, consumer, distance.
 Wait: TypeAlias = tuple[str, str, int]
-#: Paths through what comes and goes reach over so many micro-batches at most.
+#: The most micro-batches that paths through such blocks span.
 _FARTHEST = 3
 
 
 def implied_waits(facts: CertainFacts, certain: Set[str]) -> dict[Wait, ByClass]:
-    """The waits between the ``certain`` blocks that hold whatever is decided, with their least lengths."""
+    """The waits between the ``certain`` blocks that are valid under every decision, with their least lengths."""
     found = direct_waits(facts, certain, facts.alternatives)
     for choice in facts.choices:
         for wait, length in _by_choice(facts, certain, choice).items():
@@ -81,7 +81,7 @@ def _lengths(facts: CertainFacts, source: WideBlock, target: WideBlock, case: Op
 
 
 def _by_choice(facts: CertainFacts, certain: Set[str], choice: str) -> dict[Wait, ByClass]:
-    """What every option of ``choice`` implies between the ``certain`` blocks, as far as it has to do with that."""
+    """The waits that every option of ``choice`` implies between the ``certain`` blocks that it affects."""
     found: dict[Wait, ByClass] | None = None
     touched = _touched(facts, choice)
     for option in facts.choices[choice]:
@@ -96,7 +96,7 @@ def _by_choice(facts: CertainFacts, certain: Set[str], choice: str) -> dict[Wait
 
 
 def _touched(facts: CertainFacts, choice: str) -> list[str]:
-    """The blocks whose waits ``choice`` has to do with."""
+    """The blocks whose waits ``choice`` affects."""
     changed = {name for name, choices in facts.choices_of.items() if choice in choices}
     return [name for name, alternatives in facts.alternatives.items()
             if name in changed or any(wait.block in changed or choice in wait.when

@@ -1,19 +1,19 @@
-"""Lower bounds on the makespan of all sequences that a partial one leaves open, at the price of longest paths.
+"""Lower bounds on the makespan of all sequences that a partial one leaves open, at the cost of longest paths.
 
 *Heads.* An operation in an open place lasts at least as long as the least of the classes left; several copies of one
 block in k open places take at least the k shortest of those left, together. The head of an operation is the largest of
-the head, length and lag of each that it waits for; and, for each of its devices, of when that can have run all that
-must precede it there: earlier copies of its own, and of the blocks that lead to it. From the least head e of some of
-them on they take up their work. Tails are the heads of the schedule run backwards.
+the head, length and lag of each that it waits for; and, for each of its devices, of the time at which that can have run
+all that must precede it there: earlier copies of its own, and of the blocks that lead to it. From the least head e of
+some of them on they take up their work. Tails are the heads of the schedule run backwards.
 
-*Devices.* How much work a device has is known exactly where as many of each class are left as there are open places,
-whatever their order (where more are left, at least the shortest). Let S be its operations with heads of h or more and
-tails of t or more. They run between h and the makespan less t, one at a time, so the makespan is no less than h + t +
-the work of S; and that is what the device has in all, less the most that the others can take.
+*Devices.* The work of a device is known exactly if as many of each class are left as there are open places, in any
+order (if more are left, at least the shortest). Let S be its operations with heads of h or more and tails of t or more.
+They run between h and the makespan less t, one at a time, so the makespan is no less than h + t + the work of S; and
+that is the total work of the device, less the most that the others can take.
 
-*Memory.* What all need of it together: :mod:`weft.solver.choices.sequences.memory`.
+*Memory.* The joint need of all micro-batches: :mod:`weft.solver.choices.sequences.memory`.
 
-Times are whole numbers of a unit; where sums of them have more digits than floats hold, a little less is claimed.
+Times are whole numbers of a unit; if sums of them have more digits than floats, the bound is lowered a little.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from weft.solver.late import nx
 from weft.solver.ticks import in_whole_numbers
 from weft.solver.wide.problem import WideProblem
 
-#: Sums of whole numbers up to this are exact in floats; above, that share less is claimed.
+#: Sums of whole numbers up to this are exact in floats; above, the bound is lowered by that share.
 _EXACT, _ROUNDING = 2.0**53, 1e-10
 #: Heads and tails of a device's earliest and latest operations that are tried.
 _TRIED = 8
@@ -42,8 +42,8 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class _JobCosts:
-    """One job's blocks in topological order: ``durations[b, c]``; what each waits for, as (block, lags by class,
-    distance); what must precede it, and must follow it, on each of its devices, as (block, distance)."""
+    """One job's blocks in topological order: ``durations[b, c]``; the waits of each, as (block, lags by class,
+    distance); its predecessors, and its successors, on each of its devices, as (block, distance)."""
 
     blocks: tuple[int, ...]
     durations: Floats
@@ -53,7 +53,8 @@ class _JobCosts:
 
 
 class Costs:
-    """What the blocks of ``wide``, which has no open choices, cost in each class; and bounds that follow from it."""
+    """The costs of the blocks of ``wide``, which has no open choices, in each class; and bounds that follow from
+    them."""
 
     def __init__(self, wide: WideProblem) -> None:
         self.wide = wide
@@ -100,7 +101,7 @@ class Costs:
 
     def bound(self, partial: Sequences) -> float:
         """A lower bound on the makespan of every sequence that ``partial`` leaves open, in the problem's time unit;
-        infinite where none of them has a schedule."""
+        infinite if none of them has a schedule."""
         checkpoint()
         if self._memory.excludes(partial):
             return math.inf
@@ -131,7 +132,7 @@ class _Laid:
         self.fixed = np.where(self.is_open, 0.0, own[:, fixed])
         ranked = np.sort(np.repeat(own, part.left, axis=1) if part.open else own[:, :0], axis=1)
         zero = np.zeros((len(own), 1))
-        # The k shortest, and the k longest, of what is left, together.
+        # The k shortest, and the k longest, of the rest, together.
         self.shortest = np.hstack([zero, ranked.cumsum(axis=1)])[:, :part.open + 1]
         self.longest_of = np.hstack([zero, ranked[:, ::-1].cumsum(axis=1)])[:, :part.open + 1]
         lags = [[(block, np.where(self.is_open, lag[classes][possible].min(), lag[classes][fixed]), distance)
@@ -200,7 +201,7 @@ class _Row:
     longest: Floats
 
     def work(self, chosen: npt.NDArray[np.bool_]) -> float:
-        """The least that the ``chosen`` ones take."""
+        """The least time of the ``chosen`` ones."""
         inside = int((chosen & self.is_open).sum())
         outside = int(self.is_open.sum()) - inside
         opened = max(float(self.shortest[inside]), float(self.shortest[-1] - self.longest[outside]))

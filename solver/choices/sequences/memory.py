@@ -1,21 +1,21 @@
-"""What micro-batches of all classes need of the devices' memory together, whatever their order.
+"""The joint memory need of micro-batches of all classes, in any order.
 
-A micro-batch holds an amount x on a device at least for its least lifetime l, from its taker's start to its giver's end
-(:func:`weft.solver.relations.min_dist.least_lifetimes`); what a block takes while it runs it holds for its duration.
-At any time the amounts held add up to the capacity C at most. So do their weights f(x) to 1, for any f that says
+A micro-batch occupies an amount x on a device at least for its least lifetime l, from its taker's start to its giver's
+end (:func:`weft.solver.relations.min_dist.least_lifetimes`); a block's workspace is occupied for its duration. At any
+time the amounts occupied add up to the capacity C at most. So do their weights f(x) to 1, for any f such as
 
 * f(x) = x / C: memory x time of all together is no more than C x the time there is;
-* for some a above C / 2: f(x) = 1 where x >= a, 0 where x <= C - a, else x / C. Of two that hold a or more one at most
-  is there at a time, and beside it there is no room but for what has no weight; without it the sum is the first one;
-* for some k: f(x) = [(k + 1) x / C] / k, rounded down, and x / C where that is whole already. k + 1 amounts above
+* for some a above C / 2: f(x) = 1 if x >= a, 0 if x <= C - a, else x / C. Of two amounts of a or more at most one is
+  resident at a time, and beside it there is room only for amounts without weight; without it the sum is the first one;
+* for some k: f(x) = [(k + 1) x / C] / k, rounded down, and x / C if that is whole already. k + 1 amounts above
   C / (k + 1) are too many, so k of them fill the device.
 
-Hence from the first start on a device to its last end it is no less than the sum of f(x) l over all that is held there
+Hence the time from the first start on a device to its last end is at least the sum of f(x) l over all amounts there
 (dual feasible functions: Fekete and Schepers, "New classes of fast lower bounds for bin packing problems", Math.
-Program. 91, 2001). Which micro-batch is where does not count. Pools with lanes are left out: nothing is said of them.
+Program. 91, 2001). The places of micro-batches do not matter. Pools with lanes are omitted: they get no bound.
 
-A class whose micro-batch holds more than a device has while one of its blocks runs (what that takes meanwhile, and what
-was taken by blocks before it and is given back by none before it) is of no sequence that has a schedule.
+A class whose micro-batch exceeds a device's capacity while one of its blocks runs (the workspace of the block, plus the
+amounts taken by blocks before it and given back by none before it) is in no sequence that has a schedule.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from weft.solver.relations.min_dist import Distances, least_lifetimes
 from weft.solver.ticks import TickProblem
 from weft.solver.wide.problem import WideProblem
 
-#: So many amounts above half of a device's memory, and so many parts of it, are looked at.
+#: The most amounts above half of a device's memory, and the most parts of it, that are tried.
 _MOST_WEIGHTS, _MOST_PARTS = 16, 12
 
 
 @dataclass(frozen=True)
 class _Items:
-    """``held``: amounts and for how long they are held. ``most``: so much is at some time. In the problem's units."""
+    """``held``: amounts and their lifetimes. ``most``: the level at some time. In the problem's units."""
 
     held: tuple[tuple[Fraction, Fraction], ...]
     most: Fraction
@@ -55,7 +55,7 @@ class MemoryNeeds:
 
     def on(self, device: int, partial: Sequences) -> Fraction:
         """The least time from the first start to the last end on ``device``, in the problem's time unit, of every
-        sequence that ``partial`` leaves open; 0 where nothing is known."""
+        sequence that ``partial`` leaves open; 0 if no bound is known."""
         best = Fraction(0)
         for weights in self._weights[device]:
             total = Fraction(0)
@@ -78,7 +78,7 @@ class MemoryNeeds:
 
     @cached_property
     def _impossible(self) -> set[tuple[str | None, str | None]]:
-        """The classes of each job that hold more on a device than it has, alone."""
+        """The classes of each job that exceed a device's capacity alone."""
         return {place for place, devices in self._held.items()
                 for device, items in zip(self.wide.devices, devices, strict=True)
                 if device.memory is not None and items.most > Fraction(str(device.memory))}
@@ -105,8 +105,8 @@ class MemoryNeeds:
 
     @cached_property
     def _held(self) -> dict[tuple[str | None, str | None], list[_Items]]:
-        """What a micro-batch of each job and class holds on each device: nothing where it is not known of all, as what
-        one gives that it has not taken is room for another."""
+        """The amounts of a micro-batch of each job and class on each device: none if they are not known for all, as an
+        amount that one gives without having taken it is room for another."""
         found = {(job, name): self._items(job, name) for job in self.wide.jobs or (None,)
                  for name in self.wide.classes_of(job) or (None,)}
         known = [all(items[device] is not None for items in found.values()) for device in range(len(self.wide.devices))]
@@ -124,7 +124,7 @@ class MemoryNeeds:
 
 
 def _items_on(instance: TickProblem, device: int, chains: Distances) -> _Items | None:
-    """What one micro-batch holds on ``device``; ``None`` where that is not known."""
+    """The amounts of one micro-batch on ``device``; ``None`` if they are not known."""
     known = least_lifetimes(instance, device, chains)
     if known is None or any(life < 0 for _, _, _, life in known.held):
         return None
@@ -143,13 +143,13 @@ def _items_on(instance: TickProblem, device: int, chains: Distances) -> _Items |
 
 
 def _above(least: Fraction, share: Fraction) -> Fraction:
-    """The weight of a ``share`` of the capacity where those of ``least`` or more exclude each other."""
+    """The weight of a ``share`` of the capacity if those of ``least`` or more exclude each other."""
     if share >= least:
         return Fraction(1)
     return Fraction(0) if share <= 1 - least else share
 
 
 def _in_parts(k: int, share: Fraction) -> Fraction:
-    """The weight where ``k`` above a (k + 1)-th of the capacity fill it."""
+    """The weight if ``k`` above a (k + 1)-th of the capacity fill it."""
     parts = (k + 1) * share
     return share if parts.denominator == 1 else Fraction(math.floor(parts), k)

@@ -1,23 +1,23 @@
-"""Sequences as nodes of the tree: a bound on all that are left, and one child for each class of the next place.
+"""Sequences as nodes of the tree: a bound on all sequences left, and one child for each class of the next place.
 
 The relaxed problem of sequences with open places: every schedule of every sequence left is one of it, and no longer.
 
-A micro-batch in an open place is of a class of its own there:
+A micro-batch in an open place gets a separate class:
 
 * its durations and lags are the least over the classes that may stand there;
-* what it holds is the least, state by state. On each device its blocks with amounts are divided into chains, of which
-  each block precedes the next one in every micro-batch. What a chain holds depends on how many of its blocks have run
-  alone: after k of them, h_c(k) for class c, and while the k-th runs p_c(k), which is no less than what is held before
-  and after. The relaxed class holds the least over c of h_c(k), and of p_c(k): its changes are differences of the
-  former, its workspace is what the latter are above them, never below 0. So at any time each chain of each micro-batch
-  holds no more than it does in fact, and so does every device; whatever the sequence is.
+* its memory is the least, state by state. On each device its blocks with amounts are divided into chains, in which each
+  block precedes the next one in every micro-batch. The level of a chain depends only on the number of its blocks that
+  have run: after k of them, h_c(k) for class c, and while the k-th runs p_c(k), which is no less than the level before
+  and after. The relaxed class has the least over c of h_c(k), and of p_c(k): its changes are differences of the former,
+  its workspace is the excess of the latter over them, never below 0. So at any time each chain of each micro-batch has
+  a level no higher than in reality, and so does every device, for every sequence.
 
-Any division into chains is sound. Ours begins one at each block that takes, and ends each at what gives that back: then
-what is taken is given back, as far as it is for all classes.
+Any division into chains is sound. Ours begins one at each block that takes, and ends each at the block that gives that
+back: then every amount taken is given back, as far as it is for all classes.
 
 The relaxed problem's own times are those of a real one whose operations all take the least, so by the argument of least
-times (:mod:`weft.solver.timing`) a schedule's order is feasible in it, and ends no later. Bounds of plain problems
-therefore hold on it unchanged.
+times (:mod:`weft.solver.timing`) a schedule's order is feasible in it, and ends no later. Bounds of plain problems are
+therefore valid on it unchanged.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from weft.solver.wide.block import Options, WideBlock
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Counted, Rounds, Run
 
-#: The relaxed problem is looked at where it has no more operations.
+#: The relaxed problem is used up to this number of operations.
 _RELAXED = 64
 
 
 class SequenceProblem:
-    """``wide``, a problem whose choices are made as ``options`` say, and what its sequences share."""
+    """``wide``, a problem whose choices are made by ``options``, and the data that its sequences share."""
 
     def __init__(self, wide: WideProblem, options: Options) -> None:
         self.wide = wide
@@ -56,7 +56,7 @@ class SequenceProblem:
 
 
 class SequenceNode:
-    """The sequences that ``partial`` leaves open; ``least`` is what its parent has proven."""
+    """The sequences that ``partial`` leaves open; ``least`` is the bound of its parent."""
 
     def __init__(self, of: SequenceProblem, partial: Sequences, least: float = 0.0) -> None:
         self.of = of
@@ -96,7 +96,7 @@ class SequenceNode:
 
     def beside(self, leaf: ChoiceNode) -> Sequence[SequenceNode]:
         """Those in which two micro-batches have changed places, one was moved to another place, or one is of another
-        class; under other options, where one is another one, the same sequence."""
+        class; if another option is taken, the same sequence under it."""
         if not isinstance(leaf, SequenceNode):
             return []
         sequence = leaf.partial.only
@@ -170,7 +170,7 @@ def rounds_of(wide: WideProblem, sequence: ClassSequence) -> Rounds:
     return Rounds(wide, Run.of(wide, {str(job): value for job, value in counted.items()}))
 
 
-#: Per class: what a chain has changed after each of its blocks, and the most while it runs.
+#: Per class: the change by a chain after each of its blocks, and the most while it runs.
 _Levels = list[list[tuple[Fraction, Fraction]]]
 
 
@@ -198,7 +198,7 @@ class Relaxation:
         return name
 
     def _block(self, i: int, possible: tuple[str, ...]) -> WideBlock:
-        """Block ``i`` with what it costs in open places, where one of ``possible`` may stand."""
+        """Block ``i`` with its costs in open places, which may get any of ``possible``."""
         block = self.wide.blocks[i]
         names = self.wide.classes_of(block.job)
         if not names:
@@ -218,7 +218,7 @@ class Relaxation:
                         for k, wait in enumerate(block.after)))
 
     def _amounts(self, i: int, possible: tuple[str, ...]) -> tuple[tuple[Number, ...], tuple[Number, ...]]:
-        """What block ``i`` changes, and takes meanwhile, on each of its devices in open places."""
+        """The changes by block ``i``, and its workspace, on each of its devices in open places."""
         changes: list[Number] = []
         spaces: list[Number] = []
         for device in self.wide.blocks[i].devices:
@@ -248,7 +248,7 @@ class Relaxation:
                 for device in range(len(self.wide.devices))]
 
     def _divided(self, device: int, blocks: Sequence[int], precedes: Mapping[int, set[int]]) -> list[list[int]]:
-        """``blocks``, in topological order, in chains: what gives goes to the chain that has just so much or more."""
+        """``blocks``, in topological order, in chains: a giver goes to the chain that has exactly as much or more."""
         chains: list[list[int]] = []
         for i in blocks:
             names = self.wide.classes_of(self.wide.blocks[i].job) or (None,)

@@ -1,4 +1,4 @@
-"""Sequences of classes of which some places are open: the nodes of the search."""
+"""Sequences of classes with some open places: the nodes of the search."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from weft.solver.problem import ProblemError
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Counted, Run
 
-#: The class of every micro-batch, for each job (``None`` where there are none, and where all are alike).
+#: The class of every micro-batch, for each job (``None`` if there are none, and if all are equal).
 Sequence: TypeAlias = Mapping[str | None, tuple[str | None, ...]]
-#: Up to so many ways to divide micro-batches among classes each gets a root of its own, where its load is known.
+#: Up to this number of ways to divide micro-batches among classes, each gets its own root, where its load is known.
 _MOST_COUNTS = 500
 
 
 @dataclass(frozen=True)
 class JobPart:
-    """One job's: ``fixed`` holds a class for each micro-batch, -1 where that is open; ``left`` how many of each class
-    may stand in the open places, in all as many as these, or more."""
+    """The part of one job: ``fixed`` has a class for each micro-batch, -1 if that is open; ``left`` the number of each
+    class that may be put in the open places, in all at least as many as these."""
 
     names: tuple[str | None, ...]
     fixed: tuple[int, ...]
@@ -31,12 +31,12 @@ class JobPart:
 
     @cached_property
     def open(self) -> int:
-        """How many places are open."""
+        """The number of open places."""
         return self.fixed.count(-1)
 
     @cached_property
     def possible(self) -> tuple[int, ...]:
-        """The classes that may stand in open places."""
+        """The classes that may be put in open places."""
         return tuple(c for c, count in enumerate(self.left) if count) if self.open else ()
 
     @cached_property
@@ -58,14 +58,14 @@ class JobPart:
 
     @cached_property
     def only(self) -> tuple[str | None, ...]:
-        """The one sequence that is left, where one class at most may stand in open places."""
+        """The one sequence left, if at most one class may be put in open places."""
         rest = self.possible[0] if self.possible else -1
         return tuple(self.names[rest if c < 0 else c] for c in self.fixed)
 
 
 @dataclass(frozen=True)
 class Sequences:
-    """Sequences of which some places are open, by job."""
+    """Sequences with some open places, by job."""
 
     jobs: Mapping[str | None, JobPart]
 
@@ -93,7 +93,7 @@ class Sequences:
 
     @property
     def count(self) -> int:
-        """How many sequences are left where as many of each class are as there are open places."""
+        """The number of sequences left if as many of each class are as there are open places."""
         return prod(factorial(part.open) // prod(map(factorial, part.left)) for part in self.jobs.values() if part.open)
 
 
@@ -119,8 +119,8 @@ def given_sequences(run: Run) -> Sequences:
 
 
 def any_sequences(problem: WideProblem, counts: Mapping[str | None, int]) -> list[Sequences]:
-    """All sequences of so many micro-batches of each job of any classes: a partial one for each way to divide them
-    among the classes, or one for all where there are too many ways."""
+    """All sequences of the given numbers of micro-batches of each job of any classes: a partial one for each way to
+    divide them among the classes, or one for all if there are too many ways."""
     names: dict[str | None, tuple[str | None, ...]] = {job: problem.classes_of(job) or (None,) for job in counts}
     ways = prod(comb(count + len(names[job]) - 1, count) for job, count in counts.items())
     if ways > _MOST_COUNTS:
@@ -147,7 +147,7 @@ def counts_of(problem: WideProblem, micro_batches: Counted | Mapping[str, Counte
         if count < 1:
             raise ProblemError(f"micro_batches{'' if job is None else f' of job {job!r}'} is {count}, it must be at "
                                "least 1")
-    # What else is wrong is said by the run of any one class.
+    # Other faults are reported by the run of any one class.
     first = {job: [problem.classes_of(job)[0]] * count if problem.classes_of(job) else count
              for job, count in jobs.items()}
     Run.of(problem, first[None] if set(first) == {None} else {str(job): value for job, value in first.items()})

@@ -1,11 +1,10 @@
-"""The best order of micro-batches that differ, and the best schedule of it, with a bound over all orders.
+"""The best order of unequal micro-batches, and the best schedule of it, with a bound over all orders.
 
-*Incumbents first.* Sequences by rule get list schedules; the best is
-where a climb over sequences and orders begins, and what that ends with is searched for a while.
-*Then the tree* of sequences with open places (:mod:`weft.solver.choices.tree`): best first, so its least bound is one
-on every sequence; small problems end with a proof.
+*Incumbents first.* Sequences by rule get list schedules; from the best a climb over sequences and orders begins, and
+its result is searched for a while. *Then the tree* of sequences with open places (:mod:`weft.solver.choices.tree`):
+best first, so its least bound is one on every sequence; small problems end with a proof.
 
-Orders of classes that are known or likely to be good: what the search starts from.
+The search starts from orders of classes that are known or likely to be good.
 
 A hill (the shortest at both ends, where devices wait for the first and for the last) and a valley; classes spread
 evenly; the shortest first; the longest first; Johnson's rule for two machines in a row ("Optimal two- and three-stage
@@ -44,13 +43,13 @@ from weft.solver.step.search import Limits, Progress, budget_of
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Counted, Rounds, Run
 
-#: Assignments of a problem's choices, each with an order of its own to be found.
+#: The most assignments of a problem's choices, each with its own order to be found.
 _MOST_ASSIGNMENTS = 64
-#: Of the time left: for rules and for changes of a sequence, and then for the search of the best one.
+#: Shares of the time left: for rules, for changes of a sequence, and then for the search of the best one.
 _RULES, _CHANGES, _SEARCH = 0.25, 0.25, 0.35
 #: Divisions among classes, those of the least bound first, whose rules are tried.
 _DIVISIONS = 24
-#: List schedules of a first look at a sequence.
+#: The number of divisions among classes, those of the least bound first, whose rules are tried.
 _QUICK = 2
 
 
@@ -66,16 +65,15 @@ def solve_sequence(
 ) -> Schedule:
     """The best schedule found over all orders of the ``micro_batches`` given, with a lower bound proven over all.
 
-    ``micro_batches``: a run, or what makes one. With ``any_class`` it is how many there are (of each job), and the
-    search decides of which class each is. ``start`` is a known sequence with its schedule.
-    ``limits`` are those of :func:`weft.solver.step.search.solve`. Where the
-    problem has open choices, they are decided too. The schedule's ``rounds`` say the class of each micro-batch;
-    ``solver["sequence"]`` holds them, how many sequences there are (``None`` where that was not counted), and whether
-    their classes were open.
+    ``micro_batches``: a run, or the arguments of one. With ``any_class`` it is their number (of each job), and the
+    search decides the class of each. ``start`` is a known sequence with its schedule. ``limits`` are those of
+    :func:`weft.solver.step.search.solve`. If the problem has open choices, they are decided too. The schedule's
+    ``rounds`` have the class of each micro-batch; ``solver["sequence"]`` has them too, with the number of sequences
+    (``None`` if it was not counted), and whether their classes were open.
 
     Raises :class:`~weft.solver.feasibility.infeasible.Infeasible` if it is proven that nothing fits the devices'
-    memory, its subclass ``NoneFound`` where that is open, :class:`~weft.solver.problem.ProblemError` for a run that
-    means nothing, and ``ValueError`` for another objective than the makespan and for too many assignments.
+    memory, its subclass ``NoneFound`` if that is open, :class:`~weft.solver.problem.ProblemError` for an invalid run,
+    and ``ValueError`` for another objective than the makespan and for too many assignments.
     """
     budget = budget_of("solve_sequence", limits)
     if objective != "makespan":
@@ -127,7 +125,7 @@ def _numbers(micro_batches: Run | Counted | Mapping[str, Counted]) -> Counted | 
 
 
 def _as_found(tree: _SequenceTree, root: SequenceNode, found: Fitting) -> Schedule:
-    """A schedule that there was no time to search on, with the bound over all sequences."""
+    """A schedule that was not searched further for lack of time, with the bound over all sequences."""
     with unwatched():
         rounds = rounds_of(root.of.wide, found.sequence)
         bound = max(tree.bound, min(node.bound for node in tree.roots))
@@ -148,7 +146,7 @@ def _labelled(best: Schedule, roots: list[SequenceNode], *, any_class: bool) -> 
 def first_orders(root: SequenceNode, best: Fitting | None = None, given: ClassSequence | None = None
                  ) -> Iterator[Fitting]:
     """Schedules that fit of the sequence ``given`` and of those by rule below ``root``, DynaPipe's cycles and list
-    schedules: each shorter than ``best`` and all before. Ends where none can be."""
+    schedules: each shorter than ``best`` and all before. Ends when none can be."""
     named = [] if given is None else [given]
     for sequence in chain(named, (sequence for _, sequence in sequences_by_rule(root.of.costs, root.partial))):
         checkpoint()
@@ -177,8 +175,8 @@ class _SequenceTree(Tree):
         super().__init__(roots[0] if len(roots) == 1 else Roots(roots), budget, objective, on_progress)
 
     def _dive(self) -> None:
-        """The best sequence by rule, a climb from there, and the search of what that ends with for a while, twice; any
-        leaf where none fits."""
+        """The best sequence by rule, a climb from there, and the search of its result for a while, twice; any leaf if
+        none fits."""
         found = self._by_rule()
         if found is None:
             super()._dive()
@@ -216,13 +214,13 @@ class _SequenceTree(Tree):
         return None if self.given is None else self.given.within(root.of.wide).classes
 
     def _keep(self, root: SequenceNode, sequence: ClassSequence, made: Schedule | None) -> None:
-        """Remember a schedule that is shorter than the best known one."""
+        """Keep a schedule that is shorter than the best known one."""
         if made is not None and (self.found is None or made.makespan < self.found[1].schedule.makespan):
             self.found = root, Fitting(sequence, made)
 
     @property
     def unfinished(self) -> tuple[SequenceNode, Fitting] | None:
-        """What was found and is better than all that was searched on: time was over before."""
+        """The best found, if it is better than all that was searched further: time was over before."""
         if self.found is None or self.found[1].schedule.makespan >= self.best * (1 - RELATIVE_TOLERANCE):
             return None
         return self.found
@@ -246,7 +244,7 @@ def sequences_by_rule(costs: Costs, root: Sequences) -> Iterator[tuple[str, Clas
 
 
 def _ends(costs: Costs, job: str | None, row: Sequence[str | None]) -> tuple[list[float], list[float]]:
-    """What each micro-batch takes on the first device that it meets, and on the last."""
+    """The time of each micro-batch on the first device that it meets, and on the last."""
     blocks = [block for block in costs.wide.blocks if block.job == job]
     first = blocks[0].devices[0]
     last = next((block.devices[0] for block in reversed(blocks) if block.devices[0] != first), first)
@@ -296,7 +294,7 @@ def listed(rounds: Rounds, most: int | None = None) -> Schedule | None:
 
 
 def cycles(rounds: Rounds) -> Schedule | None:
-    """DynaPipe's cycles of ``rounds``, if they are for such blocks and fit."""
+    """DynaPipe's cycles of ``rounds``, if they apply to such blocks and fit."""
     try:
         made = baseline_on_rounds("dynapipe", rounds)
     except NotApplicable:

@@ -1,9 +1,9 @@
-"""Periodic list scheduling: a steady state built block after block, where no known schedule shows one.
+"""Periodic list scheduling: a steady state built block after block, if no known schedule has one.
 
-Every block takes the first time at which its device is free in all periods (a modulo reservation table: Rau,
-"Iterative modulo scheduling", MICRO 1994). Then blocks move as late, and as early, as their neighbours and the table
-let them, again and again, which shortens what is held (justification: Valls, Ballestin and Quintanilla, "Justification
-and RCPSP", EJOR 2005; for lifetimes in modulo schedules: Llosa et al., "Swing modulo scheduling", PACT 1996), until the
+Every block takes the first time at which its device is free in all periods (a modulo reservation table: Rau, "Iterative
+modulo scheduling", MICRO 1994). Then blocks move as late, and as early, as their neighbours and the table allow,
+repeatedly, which shortens lifetimes in memory (justification: Valls, Ballestin and Quintanilla, "Justification and
+RCPSP", EJOR 2005; for lifetimes in modulo schedules: Llosa et al., "Swing modulo scheduling", PACT 1996), until the
 memory suffices or the period has to grow. A period takes about a millisecond for a hundred blocks; there are 70 of them
 from one to its double.
 """
@@ -26,7 +26,7 @@ from weft.solver.ticks import TickProblem
 
 
 class ListSchedule(Improver):
-    """One run from the least period that is open, before anything else is tried."""
+    """One run from the least open period, before any other technique."""
 
     name: ClassVar[str] = "list-schedule"
 
@@ -35,11 +35,11 @@ class ListSchedule(Improver):
 
     @classmethod
     def of(cls, bracket: Bracket, task: Task) -> Self | None:
-        """None where there are links."""
+        """None if there are links."""
         return None if any(arc.link is not None for arc in bracket.instance.arcs) else cls(task.near)
 
     def improve(self, bracket: Bracket, time: Slice) -> None:
-        """Takes milliseconds a period, whatever ``time`` is left."""
+        """Takes milliseconds a period, regardless of ``time``."""
         found = list_periodic(bracket.instance, self.near, ceil(bracket.best.period) - 1)
         if found is not None:
             bracket.offer(found, self.name)
@@ -48,7 +48,7 @@ class ListSchedule(Improver):
 def list_periodic(instance: TickProblem, least: int, most: int) -> Periodic | None:
     """A steady state with a period of ``least`` to ``most`` ticks, one micro-batch a period; ``None`` if none is found.
 
-    Problems with links are left to others: the order of their transfers is not looked at here.
+    Problems with links are left to others: the order of their transfers is not considered here.
     """
     if any(arc.link is not None for arc in instance.arcs):
         return None
@@ -85,7 +85,7 @@ class _LeastGraph:
 
 
 def _first_order(instance: TickProblem, after: Sequence[Sequence[tuple[int, int, int]]]) -> Sequence[int]:
-    """By earliest start; what nothing waits for and can wait itself (weight gradients) fills the gaps afterwards."""
+    """By earliest start; blocks without dependents that can wait themselves (weight gradients) fill the gaps later."""
     topological, (head, behind) = instance.problem.topological_order, instance.heads_and_tails
     tail = [own + rest for own, rest in zip(instance.durations, behind, strict=True)]
     critical = max(head[i] + tail[i] for i in topological)
@@ -148,7 +148,7 @@ class _Plan:
                 self._put(i, self.starts[i] if start is None else min(start, self.starts[i]))
 
     def _fits(self) -> bool:
-        """Whether every device holds the steady state's peak, and every mixed pool."""
+        """Whether the steady state's peak fits every device and every mixed pool."""
         for device, capacity in enumerate(self.instance.capacity):
             if capacity is None or not self.instance.limited(device):
                 continue
@@ -198,7 +198,7 @@ class _Plan:
         return None
 
     def _collision(self, i: int, start: int) -> tuple[int, int] | None:
-        """By how many ticks the block would have to start earlier, or later, to clear the first stretch it meets."""
+        """The number of ticks by which the block must start earlier, or later, to clear the first stretch it meets."""
         begin = start % self.period
         end = begin + self.instance.durations[i]
         for device in self.graph.devices[i]:

@@ -1,10 +1,10 @@
-"""Local search over what every device repeats: two neighbouring runs of its ring change places.
+"""Local search over the rings of the devices: two neighbouring runs of a ring change places.
 
-The order of a device says which block it runs after which in a period, and of which micro-batch; the least period of
-such orders is the largest ratio of a cycle of waits (:func:`weft.solver.period.periodic.in_order`), and what memory
-holds follows from them. The moves, and the annealing, are those of whole schedules
+The order of a device determines which block it runs after which in a period, and of which micro-batch; the least period
+of such orders is the largest ratio of a cycle of waits (:func:`weft.solver.period.periodic.in_order`), and the memory
+levels follow from them. The moves, and the annealing, are those of whole schedules
 (:mod:`weft.solver.orders.local_search`): mostly where the critical cycle goes from one operation to the next of a
-device. Where a period begins is open, so an operation that leaves it at one end comes in at the other, for the next
+device. The begin of a period is arbitrary, so an operation that leaves it at one end enters at the other, for the next
 micro-batch or the one before.
 """
 
@@ -23,7 +23,7 @@ from weft.solver.ticks import TickProblem
 
 
 class RingSearch(Improver):
-    """A few rounds from the best; the next run goes on with other random moves."""
+    """A few rounds from the best; the next run continues with other random moves."""
 
     name: ClassVar[str] = "ring-search"
 
@@ -34,11 +34,11 @@ class RingSearch(Improver):
 
     @classmethod
     def of(cls, bracket: Bracket, task: Task) -> Self | None:
-        """None where lanes share a memory: what it holds hangs on times."""
+        """None if lanes share a memory: its level hangs on times."""
         return None if bracket.instance.mixed_pools else cls(bracket.instance)
 
     def improve(self, bracket: Bracket, time: Slice) -> None:
-        """Takes some of what is left, more for more blocks; rounds without success end it."""
+        """Takes some of the time left, more for more blocks; rounds without success end it."""
         search = self._begun(bracket, time.budget)
         now = time.budget.slice(min(time.left * PARAMETERS.improvers,
                                     len(bracket.best.starts) * PARAMETERS.ring_block))

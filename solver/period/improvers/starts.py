@@ -1,4 +1,4 @@
-"""Where a search starts: the known schedules and what else is made at once, and the periods that these repeat."""
+"""The starts of a search: the known schedules and other immediate ones, and the periods that these repeat."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ STARTS: Mapping[str, Callable[[Problem, int], Orders]] = {
 
 
 def periodic_seed(instance: TickProblem, name: str | None) -> Periodic:
-    """The shorter of the trivial period and the steady state of start ``name``, if there is time for it and it fits.
+    """The shorter of the trivial period and the steady state of start ``name``, if time is left for it and it fits.
 
-    The instance must have a schedule of one micro-batch, in balance. Raises as :func:`one_at_a_time`.
+    The instance must have a schedule of one micro-batch, in balance. Raises like :func:`one_at_a_time`.
     """
     trivial = found = one_at_a_time(instance)
     if name is not None and name in STARTS:
@@ -47,7 +47,7 @@ def periodic_seed(instance: TickProblem, name: str | None) -> Periodic:
 def one_at_a_time(instance: TickProblem) -> Periodic:
     """Each micro-batch finished before the next one starts.
 
-    Raises :class:`~weft.solver.baselines.NotApplicable` where no order is found in which one micro-batch fits.
+    Raises :class:`~weft.solver.baselines.NotApplicable` if no order is found in which one micro-batch fits.
     """
     orders = _alone(instance)
     fixed = FixedOrder(instance, 1, orders)
@@ -74,9 +74,9 @@ def _alone(instance: TickProblem) -> Orders:
 
 
 def steady_state(instance: TickProblem, orders: Orders) -> Periodic | None:
-    """What every device repeats in the middle of a schedule, if it runs each of its blocks once there and it fits.
+    """The ring of every device in the middle of a schedule, if it runs each of its blocks once there and the rings fit.
 
-    Only the order is taken: with unequal durations a schedule of a repeated pattern need not repeat its times.
+    Only the order is used: with unequal durations a schedule of a repeated pattern need not repeat its times.
     """
     rings = []
     for on, row in zip(instance.blocks_on, orders, strict=True):

@@ -1,7 +1,7 @@
 """Whole periods decided one after the other by the model of all blocks: schedules from above, refutations from below.
 
 Periods near the optimum are the hardest to decide. Solves are cut short at first, which finds good schedules and
-narrows the gap from both sides; what stayed open is tried again in the next pass, more closely and for longer.
+narrows the gap from both sides; open periods are tried again in the next pass, more closely and for longer.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from weft.solver.period.technique import Improver, Task
 
 
 class WholeModelSolve(Improver):
-    """Every run is one pass over the whole periods that are open, closer than the pass before.
+    """Every run is one pass over the open whole periods, closer than the pass before.
 
-    ``first``, in ticks, comes first in the first pass: the least period that least distances leave open often is the
+    ``first``, in ticks, comes first in the first pass: the least period that least distances leave open is often the
     optimum.
     """
 
@@ -40,7 +40,7 @@ class WholeModelSolve(Improver):
     def improve(self, bracket: Bracket, time: Slice) -> None:
         """``first``, then the middle of the widest untried stretch.
 
-        Periods that stay open are passed over, until they lie no further apart than ``spacing`` of a period.
+        Periods that stay open are skipped, until they are no further apart than ``spacing`` of a period.
         """
         undecided: list[int] = []
         while not time.spent:
@@ -56,7 +56,7 @@ class WholeModelSolve(Improver):
         self.first, self.spacing = 0, self.spacing / PARAMETERS.longer
 
     def _decided(self, bracket: Bracket, period: int, time: Slice) -> bool:
-        """Whether ``period`` is decided now; what that says is in ``bracket``."""
+        """Whether ``period`` is decided now; the result is recorded in ``bracket``."""
         outcome = decide(bracket.instance, period, time, bracket.best, distances=self.task.distances)
         if isinstance(outcome, Periodic):
             bracket.offer(outcome, self.name)
@@ -66,7 +66,7 @@ class WholeModelSolve(Improver):
 
 
 def _widest(low: int, high: int, undecided: Sequence[int], spacing: float) -> int | None:
-    """A period from ``low`` to ``high`` to try next; ``None`` if all lie near undecided ones."""
+    """A period from ``low`` to ``high`` to try next; ``None`` if all are near undecided ones."""
     known = [period for period in undecided if low <= period <= high]
     if not known:
         # Halve the gap while it is wide; once narrow, the best is probably optimal: refute the tick below it.

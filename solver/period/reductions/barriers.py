@@ -1,25 +1,24 @@
-"""Blocks that hold every device, taken out of time.
+"""Blocks on all devices, taken out of time.
 
-While such a block runs, nothing else does: all devices stand at a boundary between two blocks. Cut this time out of a
-schedule and close the gaps. What is left has every block's full duration, runs one block at a time on each device and
-keeps every order, so dependencies and the memory at each moment stay as they were; the blocks themselves become
-moments of no duration, still in order with all others. A period T becomes T - L, with L the duration of all of them.
-Hence
+While such a block runs, nothing else does: all devices are at a boundary between two blocks. Cut this time out of a
+schedule and close the gaps. The rest has every block's full duration, runs one block at a time on each device and keeps
+every order, so dependencies and the memory at each moment stay as they were; the blocks themselves become moments of no
+duration, still in order with all others. A period T becomes T - L, with L the duration of all of them. Hence
 
     least period >= L + least period of the contracted instance,
 
-and where dependencies have no transfer time this is an equality: put the barriers back at their moments, where every
-device stands at a boundary, and each block is as long after its predecessors as before, or longer. (Not so where a
-barrier waits for one of the micro-batch before: barriers at one moment run in the order of one micro-batch.) Transfer
-times that pass in part during a barrier are shortened by what the barriers can take away, which keeps the bound.
+and if dependencies have no transfer time this is an equality: put the barriers back at their moments, where every
+device is at a boundary, and each block is as long after its predecessors as before, or longer. (Not so if a barrier
+waits for one of the micro-batch before: barriers at one moment run in the order of one micro-batch.) Transfer times
+that pass in part during a barrier are shortened by the most that the barriers can take away, which keeps the bound.
 
-The contracted instance is far easier: least distances and Little's law see that *every* activation is held through
-the barriers that fall into its life, of its own micro-batch and of others.
+The contracted instance is far easier: least distances and Little's law see that *every* activation stays resident
+through the barriers within its life, of its own micro-batch and of others.
 
 The bounds on the makespan cut barriers out of time in the same way
-(:func:`weft.solver.relations.graph.without_barriers`), but for one difference: there transfers count for nothing
-afterwards, as barriers of any number of micro-batches may run during one. In a steady state no more of them do than
-periods begin meanwhile, so here what is left of a transfer still counts.
+(:func:`weft.solver.relations.graph.without_barriers`), with one difference: there transfers no longer count afterwards,
+as barriers of any number of micro-batches may run during one. In a steady state no more of them do than periods begin
+meanwhile, so here the rest of a transfer still counts.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from weft.solver.ticks import TickProblem
 
 @dataclass(frozen=True)
 class Contraction:
-    """``whole`` without the time of ``barriers``, the blocks that hold every device: ``inner``.
+    """``whole`` without the time of ``barriers``, the blocks on all devices: ``inner``.
 
     ``length`` is their duration in ticks. ``exact``: every schedule of ``inner`` expands to one of ``whole``.
     """
@@ -51,8 +50,8 @@ class Contraction:
 
     @classmethod
     def of(cls, instance: TickProblem) -> Contraction | None:
-        """The contraction of ``instance``; ``None`` where no block holds every device, or all blocks do, and where
-        lanes share a memory, which hangs on the times that would be cut out."""
+        """The contraction of ``instance``; ``None`` if no block or every block runs on all devices, and if lanes share
+        a memory, which hangs on the times that would be cut out."""
         if instance.mixed_pools:
             return None
         common = barriers(instance)
@@ -63,7 +62,8 @@ class Contraction:
         load = instance.heaviest_load
 
         def left(lag: int) -> int:
-            """Of a transfer: ``ceil(lag / T)`` periods of barriers may pass in it, and T is at least the load."""
+            """The rest of a transfer: ``ceil(lag / T)`` periods of barriers may pass in it, and T is at least the
+            load."""
             return max(0, lag - length * -(-lag // load))
 
         inner = without_barriers(instance, timeless, left)
@@ -77,7 +77,7 @@ class Contraction:
         origin = found.starts[self.barriers[0]]
         starts = [start - origin for start in found.starts]
         firsts = [(starts[i], self.whole.durations[i]) for i in self.barriers]
-        # Of a barrier, whole periods * T + start runs before time t for each start before t.
+        # A barrier runs before time t once for each of its starts, whole periods * T + start, before t.
         contracted = [t - sum(length * -((first - t) // found.period) for first, length in firsts) for t in starts]
         return retime(self.inner, found.period - self.length, contracted, found.micro_batches_per_period)
 
@@ -99,7 +99,7 @@ class Contraction:
 
     def _ranks(self, found: Periodic) -> dict[int, int]:
         """The barriers in an order that those at one moment can run in: each after those it waits for there, which may
-        be of an earlier micro-batch; else as in ``barriers``."""
+        be of an earlier micro-batch; otherwise as in ``barriers``."""
         waits: nx.DiGraph[int] = nx.DiGraph()
         waits.add_nodes_from(self.barriers)
         waits.add_edges_from((arc.source, arc.target) for arc in self.inner.arcs

@@ -1,7 +1,7 @@
 """Several micro-batches per period: the same problem with every block in as many copies.
 
-Under tight memory the best steady state may advance two or three micro-batches per period, which halves or thirds what
-rounding to whole micro-batches costs. Copy c of a block runs micro-batches c, q + c, 2 q + c, ...; a dependency of
+Under tight memory the best steady state may advance two or three micro-batches per period, which halves or thirds the
+loss by rounding to whole micro-batches. Copy c of a block runs micro-batches c, q + c, 2 q + c, ...; a dependency of
 distance h from micro-batch m - h links copy (c - h) mod q to copy c, (h - c) / q rounded up to whole periods earlier.
 A block's copies run in turn, as its micro-batches do.
 """
@@ -24,7 +24,7 @@ def in_copies(instance: TickProblem, copies: int) -> TickProblem:
     def row(amounts: Mapping[int, int]) -> dict[int, int]:
         return {c * n + i: amount for c in range(copies) for i, amount in amounts.items()}
 
-    # Arc by arc: transfers of one block's output run in the order of their arcs, in every copy the same.
+    # Arc by arc: transfers of one block's output run in the order of their arcs, the same in every copy.
     waits = [Arc((c - arc.distance) % copies * n + arc.source, c * n + arc.target, arc.lag,
                  -((c - arc.distance) // copies), arc.link) for arc in instance.arcs for c in range(copies)]
     in_turn = [Arc(c * n + i, (c + 1) % copies * n + i, 0, (c + 1) // copies, None)
@@ -37,7 +37,7 @@ def in_copies(instance: TickProblem, copies: int) -> TickProblem:
 
 
 def repeat_copies(found: Periodic, instance: TickProblem, copies: int) -> Periodic:
-    """A schedule with one micro-batch per period as one of ``instance``, its problem in ``copies``."""
+    """A schedule with one micro-batch per period, converted to one of ``instance``, its problem in ``copies``."""
     starts = tuple(start + c * found.period for c in range(copies) for start in found.starts)
     return Periodic(instance, found.period * copies, tuple(Fraction(start) for start in starts), copies)
 

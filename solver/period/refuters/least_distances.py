@@ -15,10 +15,11 @@ from weft.solver.ticks import TickProblem
 
 
 class LeastDistances(Refuter):
-    """Refutes a period whose least distances lead around, or hold more memory than there is. Takes milliseconds.
+    """Refutes a period whose least distances have a positive cycle, or need more memory than there is. Takes
+    milliseconds.
 
-    ``near`` is the least period that it leaves open, in ticks. The load is tried too: it bounds the period, which does
-    not refute it.
+    ``near`` is the least period that it leaves open, in ticks. The load is tried too: as a bound on the period it is
+    not refuted by that alone.
     """
 
     name: ClassVar[str] = "least-distances"
@@ -38,7 +39,7 @@ class LeastDistances(Refuter):
         return Bisection()
 
     def refutes(self, periods: Sequence[int], time: Slice) -> list[int]:
-        """Those without least distances."""
+        """The periods without least distances."""
         refuted = [period for period in periods if least_distances(self.instance, period) is None]
         self.near = max([self.near, *(period + 1 for period in refuted)])
         return refuted

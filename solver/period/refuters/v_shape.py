@@ -16,9 +16,9 @@ from weft.solver.period.technique import Refuter, Task
 
 
 class VShape(Refuter):
-    """Refutes periods of ``shape``; every :meth:`sharpen` makes cells finer, also from one climb to a later one.
+    """Refutes periods of ``shape``; every :meth:`sharpen` makes cells finer, even from one climb to a later one.
 
-    ``helped`` says whether any period has been refuted. ``period``, in ticks, is about what is looked for.
+    ``helped`` says whether any period has been refuted. ``period``, in ticks, is near the one sought.
     """
 
     name: ClassVar[str] = "v-shape"
@@ -33,7 +33,7 @@ class VShape(Refuter):
 
     @classmethod
     def of(cls, bracket: Bracket, task: Task) -> Self | None:
-        """None if the blocks form no V of two chunks."""
+        """None if the blocks are not a V of two chunks."""
         shape = V.of(bracket.instance)
         return None if shape is None else cls(shape, task.near)
 
@@ -45,11 +45,11 @@ class VShape(Refuter):
 
     @property
     def _cost(self) -> float:
-        """Deterministic seconds of a period in these cells, about."""
+        """Approximate deterministic seconds of a period in these cells."""
         return self._states / PARAMETERS.v_shape_second
 
     def ready(self, time: Slice) -> bool:
-        """Whether a period takes no more than a few times what a model may take."""
+        """Whether a period takes at most a few times as long as a model may take."""
         return not self.exhausted and self._cost <= PARAMETERS.v_shape_patience * time.left
 
     def steps(self) -> Thirds:
@@ -57,7 +57,7 @@ class VShape(Refuter):
         return Thirds(PARAMETERS.v_shape_closest, PARAMETERS.v_shape_growth)
 
     def refutes(self, periods: Sequence[int], time: Slice) -> list[int]:
-        """Those that these cells refute, a thread each."""
+        """The periods that these cells refute, a thread each."""
         budget = time.budget
         patterns = [VPatterns(self.shape, period, -(-period // self._length)) for period in periods]
         impossible = budget.side_by_side(lambda one: one.refuted(budget), patterns)
@@ -72,7 +72,7 @@ class VShape(Refuter):
         return refuted
 
     def sharpen(self, time: Slice) -> bool:
-        """Finer cells, which multiplies states by the cube; False where the last ones took long and said nothing."""
+        """Finer cells, which multiply states by the cube; False if the last ones were slow and refuted nothing."""
         worth = self._gained or self._cost <= time.left
         shorter = min(self._length - 1, ceil(self._length * PARAMETERS.v_shape_shorter))
         more = (self._length / max(1, shorter)) ** 3

@@ -1,26 +1,26 @@
 """Whether a V shape can run at a period: dynamic programming over devices and patterns of offsets, memory included.
 
-The blocks of a micro-batch on a device of a V (:mod:`weft.solver.period.structure.v_shape`) start at t0 <= t1 <= t2
-<= t3; between t0 and t1, and between t2 and t3, it is with the devices further in, between t1 and t2 with those further
-out. What can follow outwards from a device depends on these four starts alone, and on them only up to a common shift.
-From a device to the next one outwards each lane waits as long as it likes: t0 moves back, t1 on, t2 back, t3 on. So t2
-- t1 only falls, t1 - t0 and t3 - t2 only rise, and no device's memory minds if t3 - t2 + t1 - t0 is less: of all states
-with the same t1 - t0 and t3 - t2 modulo the period T and the same t2 - t1, one with the least sum of the other two is
+The blocks of a micro-batch on a device of a V (:mod:`weft.solver.period.structure.v_shape`) start at t0 <= t1 <= t2 <=
+t3; between t0 and t1, and between t2 and t3, it is with the devices further in, between t1 and t2 with those further
+out. The possible continuations outwards from a device depend only on these four starts, up to a common shift. From a
+device to the next one outwards each lane can wait for any time: t0 moves back, t1 on, t2 back, t3 on. So t2 - t1 only
+falls, t1 - t0 and t3 - t2 only rise, and no device needs more memory if t3 - t2 + t1 - t0 is less: of all states with
+the same t1 - t0 and t3 - t2 modulo the period T and the same t2 - t1, one with the least sum of the other two is
 enough. The dynamic programme goes from the innermost device outwards and keeps these least sums; if no state is left on
 some device, no steady state has this period.
 
-Starts are counted in cells of T / n ticks from where they would be without any wait: a start t, in whole ticks (in
-which there is a steady state if there is any), lies in cell floor(n (t - r) / T). With T cells nothing is lost; with
-fewer the bound stays valid:
+Starts are counted in cells of T / n ticks from their times without any wait: a start t, in whole ticks (in which there
+is a steady state if there is any), is in cell floor(n (t - r) / T). With T cells nothing is lost; with fewer the bound
+stays valid:
 
 * Cells never decrease along the chain, as times without waits do not.
 * The difference of two starts whose cells are c apart is more than (c - 1) T / n and less than (c + 1) T / n, in whole
-  ticks. A pattern is allowed if in some cyclic order of the blocks each difference can hold all that lies between:
-  differences that can, of blocks in order, can do so together.
-* The level at the start of a block is a sum of how often others have started and ended, each a floor of a difference
+  ticks. A pattern is allowed if in some cyclic order of the blocks each difference has room for all blocks in between:
+  if each of the differences, of blocks in order, does, they do so together.
+* The level at the start of a block is a sum of the numbers of starts and ends of others, each a floor of a difference
   over T: the least that its range allows is taken.
 
-Blocks at an end of their device have no place in a pattern; what they give back is held for as long as they must last.
+Blocks at an end of their device are not part of a pattern; the memory they give back counts for their least durations.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from weft.solver.cpsat.budget import Budget
 from weft.solver.period.structure.v_shape import V
 
-#: By cells from t1 to t2, from t0 to t1 and from t2 to t3, the latter two modulo the period: how many whole periods lie
-#: between t0 and t1 and between t2 and t3 in addition, at least; or at most.
+#: By cells from t1 to t2, from t0 to t1 and from t2 to t3, the latter two modulo the period: the least number of
+#: additional whole periods between t0 and t1 and between t2 and t3; or the largest.
 ExtraPeriods = npt.NDArray[np.unsignedinteger[Any]]
 
 #: Memory units by pattern.
@@ -49,7 +49,7 @@ _PAIRS = tuple(combinations(range(4), 2))
 class VPatterns:
     """The patterns of ``shape`` at ``period`` ticks, in ``cells`` cells.
 
-    ``states`` counts those looked at, ``most_states`` those of a single device.
+    ``states`` counts those explored, ``most_states`` those of a single device.
     """
 
     def __init__(self, shape: V, period: int, cells: int) -> None:
@@ -59,7 +59,7 @@ class VPatterns:
         self._dtype: type[np.unsignedinteger[Any]] = np.uint8 if most < np.iinfo(np.uint8).max - 1 else np.uint16
         self._none = self._dtype(np.iinfo(self._dtype).max - 1)  # one period more must not overflow
         cell = np.arange(3 * cells)
-        #: What the difference of starts is at least, and at most, by that of their cells.
+        #: The least and the largest difference of starts, by the difference of their cells.
         self._low = (cell - 1) * period // cells + 1
         self._high = -(-(cell + 1) * period // cells) - 1
 
@@ -73,7 +73,7 @@ class VPatterns:
         return rows < len(self.shape.rows)
 
     def least_extra(self) -> Iterator[ExtraPeriods]:
-        """The fewest extra periods on each device, from the innermost outwards; ends early where no state is left."""
+        """The fewest extra periods on each device, from the innermost outwards; ends early if no state is left."""
         extra: ExtraPeriods | None = None
         for row in reversed(range(len(self.shape.rows))):
             extra = self._first(row) if extra is None else self._waited(extra)
@@ -84,7 +84,7 @@ class VPatterns:
             yield extra
 
     def _first(self, row: int) -> ExtraPeriods:
-        """No extra period, from t1 to t2 up to what the memory has room for."""
+        """No extra period, from t1 to t2 up to the limit of the memory."""
         level = self.shape.levels[row]
         periods = int(self._spare(row, self.cells).max()) // (level.kept + level.inner) + 1
         return np.zeros((max(0, periods) * self.cells, self.cells, self.cells), dtype=self._dtype)
@@ -104,7 +104,7 @@ class VPatterns:
         return np.minimum(extra, extra[:, :, -1:] + 1, out=extra)
 
     def _held(self, row: int, extra: ExtraPeriods) -> ExtraPeriods:
-        """``extra`` without the states that the device has no room for."""
+        """``extra`` without the states that do not fit the device."""
         level, count = self.shape.levels[row], self.cells
         spare, rise = self._spare(row, min(count, len(extra))), level.kept + level.inner
         np.maximum(spare, -1, out=spare)
@@ -122,7 +122,7 @@ class VPatterns:
         return extra[:left_over[-1] + 1] if len(left_over) else extra[:0]
 
     def _spare(self, row: int, height: int) -> Memory:
-        """What memory is free without extra periods; less than 0 where blocks overlap."""
+        """The free memory without extra periods; less than 0 if blocks overlap."""
         capacity = self.shape.capacities[row]
         levels = [self._level(row, lane, workspace) for lane, workspace in self.shape.levels[row].takers]
         most = capacity + max(sum(abs(table).max() for table in tables.values()) for tables in levels)
@@ -161,7 +161,7 @@ class VPatterns:
             begins = dict(zip(order, accumulate((durations[i] for i in order[:-1]), initial=0), strict=True))
             fits = {}
             for (i, j), low in lows.items():
-                # From the start of i to that of j at least, and at most: the other way round it is the rest.
+                # From the start of i to that of j at least, and at most: the other way round it is the complement.
                 between = begins[j] - begins[i] + (0 if order.index(i) < order.index(j) else total)
                 high, most = low + width, period - (total - between)
                 fits[i, j] = (low <= most) & (high >= between) | (high >= period + between)
@@ -170,7 +170,8 @@ class VPatterns:
 
     def _spread(self, tables: dict[tuple[int, int], npt.NDArray[Any]], join: np.ufunc,
                 height: int) -> npt.NDArray[Any]:
-        """What ``tables`` say by cells from one lane to a later one, joined for the patterns up to ``height``."""
+        """The entries of ``tables``, by cells from one lane to a later one, joined for the patterns up to
+        ``height``."""
         count = self.cells
         cell = np.arange(count)
         y, other = cell[:height, None], cell[None, :]

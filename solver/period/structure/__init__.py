@@ -1,7 +1,7 @@
-"""What does a problem look like? Structure that refuters and improvers build on.
+"""The structure of a problem that refuters and improvers build on.
 
-A :class:`~weft.solver.ticks.TickProblem` comes in; out goes the structure, or None where the problem has it not:
-``device_order`` (the devices as a micro-batch runs through them), ``lanes`` (every block goes on in one block of the
+The input is a :class:`~weft.solver.ticks.TickProblem`; the output is the structure, or None if the problem lacks it:
+``device_order`` (the devices as a micro-batch runs through them), ``lanes`` (every block continues in one block of the
 next device) and ``v_shape`` (four lanes that are one chain along the devices and back, twice). Nothing here is a proof
 or a schedule.
 """

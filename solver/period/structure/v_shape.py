@@ -1,15 +1,14 @@
 """V shapes of two chunks: pipelines that run along the devices and back, twice.
 
-In a V of two chunks every device has four blocks, and each micro-batch comes by four times: on its way in, turned round
+In a V of two chunks every device has four blocks, and each micro-batch passes four times: on its way in, turned round
 at the innermost device, on its way out, turned round at the outermost, and so once more. Four lanes that are one chain.
 
-The devices of a pipeline in the order in which it runs through them.
+This module also finds the order in which a pipeline runs through its devices, and pipelines whose devices each send
+every block's micro-batches to the next device, or receive them from it.
 
-Pipelines whose devices each hand every block's micro-batches on to the next device, or get them from it.
-
-In V shapes, loops and all that is built from them, a device's blocks are each the continuation of one block on the
-device before: a few lanes run along the devices, some forth, some back. What bounds the period of such pipelines looks
-at one device after the other.
+In V shapes, loops and everything built from them, each block of a device is the continuation of one block on the device
+before: a few lanes run along the devices, some forth, some back. The bound on the period of such pipelines considers
+one device after the other.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from weft.solver.ticks import Arc, TickProblem
 
 @dataclass(frozen=True, slots=True)
 class HeldMemory:
-    """What the blocks of a device do to its memory: ``takers`` and ``changes`` as in
+    """The changes that the blocks of a device make to its memory: ``takers`` and ``changes`` as in
     :class:`weft.solver.period.structure.v_shape.Level`.
 
     Lane 0 takes ``kept`` > 0, which lane 3 gives back, and lane 1 ``inner``, which lane 2 gives back.
@@ -38,7 +37,7 @@ class HeldMemory:
 
     @classmethod
     def of(cls, level: Level | None, lanes: Sequence[int]) -> HeldMemory | None:
-        """None if the lanes, which ``level`` calls ``lanes``, do something else."""
+        """None if the lanes, which ``level`` calls ``lanes``, change memory in another way."""
         if level is None:
             return None
         name = {its: lane for lane, its in enumerate(lanes)}
@@ -54,7 +53,7 @@ class V:
     """The blocks of ``instance`` as a V of two chunks.
 
     ``rows[e][k]`` is the block of lane k on the e-th device, outermost first; the chain is lane 0 inwards, lane 1
-    outwards, 2 inwards, 3 outwards. ``times[e][k]`` is when it starts, in ticks after the first block, without waits.
+    outwards, 2 inwards, 3 outwards. ``times[e][k]`` is its start, in ticks after the first block, without waits.
     """
 
     instance: TickProblem
@@ -65,7 +64,7 @@ class V:
 
     @classmethod
     def of(cls, instance: TickProblem) -> V | None:
-        """None if the blocks form no such V, or some device's memory is unlimited."""
+        """None if the blocks are not such a V, or some device's memory is unlimited."""
         lanes = Lanes.of(instance, both_ways(instance)[0])
         if lanes is None or len(lanes.along) != 4:
             return None
@@ -86,7 +85,7 @@ class V:
 
 
 def _times(instance: TickProblem, rows: Sequence[Sequence[int]], lanes: Lanes) -> tuple[tuple[int, ...], ...] | None:
-    """When the blocks of ``rows`` start without waits; None if they are no chain."""
+    """The starts of the blocks of ``rows`` without waits; None if they are not a chain."""
     inwards = range(len(rows))
     chain = [rows[row][lane] for lane in range(4) for row in (inwards if lane % 2 == 0 else reversed(inwards))]
     starts = {chain[0]: 0}
@@ -99,7 +98,7 @@ def _times(instance: TickProblem, rows: Sequence[Sequence[int]], lanes: Lanes) -
 
 
 def both_ways(instance: TickProblem) -> list[list[int]]:
-    """The devices from the one where micro-batches come in on, and from the one furthest from it."""
+    """The devices from the one where micro-batches enter, and from the one furthest from it."""
     first = next(device for device, on in enumerate(instance.blocks_on)
                  if instance.problem.topological_order[0] in on)
     forth = _outward(instance, first)
@@ -107,12 +106,12 @@ def both_ways(instance: TickProblem) -> list[list[int]]:
 
 
 def _outward(instance: TickProblem, first: int) -> list[int]:
-    """All devices from ``first`` on, always the one that exchanges most with those before it."""
+    """All devices from ``first`` on, each the one that exchanges most with those before it."""
     count = len(instance.capacity)
     runs_on = [block.devices for block in instance.problem.blocks]
     exchanged = np.zeros((count, count), dtype=np.int64)
     for arc in instance.arcs:
-        if len(runs_on[arc.source]) == len(runs_on[arc.target]) == 1:  # blocks on all devices tell none apart
+        if len(runs_on[arc.source]) == len(runs_on[arc.target]) == 1:  # blocks on all devices do not distinguish any
             (a,), (b,) = runs_on[arc.source], runs_on[arc.target]
             exchanged[a, b] += 1
             exchanged[b, a] += 1
@@ -127,9 +126,9 @@ def _outward(instance: TickProblem, first: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """What happens to the memory of a device: ``changes`` are (lane, ticks after the start of its block, amount).
+    """The changes of a device's memory: ``changes`` are (lane, ticks after the start of its block, amount).
 
-    ``takers`` are the lanes of the blocks that take some, with their workspace.
+    ``takers`` are the lanes of the blocks that take memory, with their workspace.
     """
 
     takers: tuple[tuple[int, int], ...]
@@ -154,7 +153,7 @@ class Lanes:
 
     @classmethod
     def of(cls, instance: TickProblem, devices: Sequence[int]) -> Lanes | None:
-        """The lanes over ``devices`` in that order; None if the blocks are no lanes."""
+        """The lanes over ``devices`` in that order; None if the blocks are not lanes."""
         parents = _parents(instance)
         chained = {i for i in instance.blocks
                    if len(instance.problem.blocks[i].devices) == 1 and i not in parents}
@@ -187,8 +186,8 @@ class Lanes:
             if i in lane:
                 changes.append((lane[i], ended, amount))
             elif i in self.parents and self.parents[i].source in lane and amount <= 0:
-                # If it waits, what it gives back is held longer by as much as the level falls later, or by a period
-                # more.
+                # If it waits, the memory it gives back is occupied longer by as much as the level falls later, or by a
+                # period more.
                 parent = self.parents[i].source
                 changes.append((lane[parent], self.instance.durations[parent] + self.parents[i].lag + ended, amount))
             elif amount:
@@ -198,7 +197,8 @@ class Lanes:
 
 
 def _parents(instance: TickProblem) -> dict[int, Arc]:
-    """Of the blocks that are an end on their device, after one block of it and before none, the dependency on that."""
+    """The dependency of each block that is an end on its device, after one block of it and before none, on that
+    block."""
     runs_on = [block.devices for block in instance.problem.blocks]
     into: dict[int, list[Arc]] = {}
     for arc in instance.arcs:
@@ -211,7 +211,7 @@ def _parents(instance: TickProblem) -> dict[int, Arc]:
 
 def _continued(row: Sequence[int], following: Sequence[int],
                between: Mapping[tuple[int, int], Arc]) -> list[tuple[int, bool]] | None:
-    """For each block of ``row`` the one of ``following`` that it exchanges with, and whether it hands on to that."""
+    """For each block of ``row`` the block of ``following`` that it exchanges with, and whether it sends to that."""
     found = []
     for i in row:
         partners = [(j, (i, j) in between) for j in following if (i, j) in between or (j, i) in between]

@@ -1,4 +1,4 @@
-"""What a search for a chain of stages knows: the best placement so far, judged, and the bound."""
+"""The state of a search for a chain of stages: the best placement so far, judged, and the bound."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from weft.solver.placement.refusals import refuse_infeasible
 
 
 class ChainBracket(LoadBracket):
-    """``bound`` holds for the graph itself; ``rounds``: how many rounds of the search have begun; ``details``: how it
-    went, for a result's ``solver`` entry."""
+    """``bound`` is valid for the graph itself; ``rounds``: the number of rounds begun; ``details``: the course of the
+    search, for a result's ``solver`` entry."""
 
     what: ClassVar[str] = "placement"
     rounds = 0
@@ -44,7 +44,7 @@ class ChainBracket(LoadBracket):
 
     @cached_property
     def coarser(self) -> list[Groups]:
-        """The graph itself, and coarser and coarser ones of it (a heuristic: see
+        """The graph itself, and ever coarser versions of it (a heuristic: see
         :mod:`weft.solver.placement.reductions.coarsen`)."""
         found, params = [self.groups], self.params
         for target in (params.middle_groups, params.coarse_groups, params.coarse_groups // 2):
@@ -53,7 +53,7 @@ class ChainBracket(LoadBracket):
         return found
 
     def is_large(self, groups: Groups) -> bool:
-        """Whether cutting an order of these groups in the best way takes long."""
+        """Whether the best cut of an order of these groups takes long to find."""
         tables = math.prod(min(kind.count, groups.count) + 1 for kind in self.problem.kinds)
         return (groups.count > 2 * self.params.coarse_groups
                 or tables * groups.count**2 > self.params.slicing_entries)

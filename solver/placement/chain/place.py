@@ -1,13 +1,13 @@
 """From a placement problem to a chain of stages with a proven bound.
 
 Exact reductions, slicings of random orders as a start, then the threshold encoding and refinement near the cuts, by
-turns. Graphs too large for that are coarsened first (:mod:`weft.solver.placement.reductions.coarsen`, which is said in
-the result); bounds always hold for the graph that was given. Whatever is returned has passed the judge.
+turns. Graphs too large for that are coarsened first (:mod:`weft.solver.placement.reductions.coarsen`, as stated in the
+result); bounds are always valid for the given graph. Every result has passed the judge.
 
 The second goal: among placements whose largest load stays within a limit, the least latency.
 
-Latency is what one micro-batch takes if a stage starts when all stages it follows have ended
-(:func:`weft.solver.placement.judge.latency_of`): branches in stages of their own overlap.
+Latency is the time of one micro-batch if a stage starts when all its predecessors have ended
+(:func:`weft.solver.placement.judge.latency_of`): branches in separate stages overlap.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from weft.solver.placement.placement import Placement, meets
 from weft.solver.placement.problem import PlacementProblem
 from weft.solver.placement.stage_windows import windows_of
 
-#: What makes first placements.
+#: The techniques for first placements.
 FIRST: tuple[type[Placer[ChainBracket]], ...] = (Packing, RandomSlicings)
-#: What then looks at all of the graph: the first that is for its size.
+#: The techniques that then search the whole graph: the first that applies to its size.
 WHOLE: tuple[type[Placer[ChainBracket]], ...] = (ThresholdSearch, CoarseSearch)
-#: What is called in every round after that.
+#: The techniques of every round after that.
 ROUND: tuple[type[Placer[ChainBracket]], ...] = (Refinement, ThresholdSearch)
 
 
@@ -49,8 +49,8 @@ def place(problem: PlacementProblem, *, time_limit: float = 60.0, effort: float 
 
     ``latency``: then, among those with that load, the one with the least latency. ``effort`` limits CP-SAT's
     deterministic time, so that a ``seed`` repeats a run exactly (with one worker and a time limit that is not met).
-    Ctrl-C returns the best so far. Raises :class:`~weft.solver.placement.refusals.NoPlacement` where it is
-    proven that nothing fits, and :class:`~weft.solver.feasibility.infeasible.NoneFound` where nothing was found.
+    Ctrl-C returns the best so far. Raises :class:`~weft.solver.placement.refusals.NoPlacement` if it is proven that
+    nothing fits, and :class:`~weft.solver.feasibility.infeasible.NoneFound` if nothing was found.
     """
     budget = Budget(seconds=time_limit, deterministic=effort, seed=seed, workers=workers)
     return place_within(problem, budget, latency=latency, on_step=on_step)
@@ -59,8 +59,8 @@ def place(problem: PlacementProblem, *, time_limit: float = 60.0, effort: float 
 def place_within(problem: PlacementProblem, budget: Budget, *, latency: bool = False,
                  on_step: Callable[[Standing], None] = lambda _: None, params: PlacementParams = PARAMS,
                  without: Container[str] = ()) -> Placement:
-    """:func:`place` within ``budget``, which says afterwards what was used of it and whether Ctrl-C came. ``without``:
-    names of techniques to leave out, and of parts of the encoding
+    """:func:`place` within ``budget``, which afterwards states its use and whether Ctrl-C came. ``without``: names of
+    techniques to omit, and of parts of the encoding
     (:func:`weft.solver.placement.encoding.least_load.least_bottleneck`)."""
     bracket = ChainBracket(problem, budget, on_step, params, without)
     latency_bound = None
@@ -74,7 +74,7 @@ def place_within(problem: PlacementProblem, budget: Budget, *, latency: bool = F
     stages = bracket.search(steps)
     objective = max(stage.load for stage in stages)
     if meets(objective, bracket.bound):
-        bracket.details["coarsening"] = None  # however it was found, it is the best there is
+        bracket.details["coarsening"] = None  # however it was found, it is optimal
     return Placement(problem, stages, objective, judge.latency_of(problem, stages), min(bracket.bound, objective),
                      latency_bound, {**bracket.details, **bracket.spent()})
 
@@ -88,11 +88,11 @@ def _search(bracket: ChainBracket) -> None:
         bracket.run(technique, 1.0)
         if bracket.over:
             return
-    # 2. A look at the whole graph, or at a coarse one where it is too large.
+    # 2. A search of the whole graph, or of a coarse one if it is too large.
     for technique in applying(WHOLE, bracket, bracket.without):
         if bracket.run(technique, params.first_shares.get(technique.name, params.usual_share)):
             break
-    # 3. Rounds with more and more of the time, until nothing comes of one.
+    # 3. Rounds with more and more of the time, until one has no result.
     techniques = applying(ROUND, bracket, bracket.without)
     for share in params.round_shares:
         bracket.rounds += 1
@@ -106,7 +106,7 @@ def _search(bracket: ChainBracket) -> None:
 
 
 def _shorten(bracket: ChainBracket) -> float:
-    """The least latency within the largest load that was found; returns a bound on it."""
+    """The least latency within the largest load found; returns a bound on it."""
     assert bracket.best is not None
     bracket.say("latency")
     problem, known = bracket.problem, judge.latency_of(bracket.problem, bracket.best)

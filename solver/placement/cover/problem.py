@@ -1,10 +1,10 @@
-"""The problem of covering a graph with parts of several backends, and what a cover costs.
+"""The problem of covering a graph with parts of several backends, and the cost of a cover.
 
-A cover takes each operator once. It costs what its parts take, and for every value that one backend makes and another
-one reads, what the boundary between the two costs: once for each backend that reads it, however many of its parts do.
-Parts are run one after another, so no two may wait for each other, directly or through others.
+A cover contains each operator once. Its cost is the time of its parts, and for every value that one backend makes and
+another one reads, the cost of the boundary between the two: once for each backend that reads it, however many of its
+parts do. Parts are run one after another, so no two may wait for each other, directly or through others.
 
-Parts that wait for each other: found, so that they can be forbidden or taken apart.
+Parts that wait for each other are found here, so that they can be forbidden or split.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from weft.solver.placement.problem import PlacementError
 
 @dataclass(frozen=True, slots=True)
 class CoverPart:
-    """A part that may be chosen: its operators, by number, the backend that would compute it, and the seconds that a
-    call of it takes, launch and all."""
+    """A part that may be chosen: its operators, by number, its backend, and the seconds of a call, including the
+    launch."""
 
     operators: frozenset[int]
     backend: str
@@ -30,8 +30,8 @@ class CoverPart:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What operator ``maker`` makes for ``readers``. ``boundary``: the seconds that it costs if the first of two
-    backends makes it and the second reads it; pairs that are not there cost nothing."""
+    """The output of operator ``maker`` for ``readers``. ``boundary``: its cost in seconds if the first of two backends
+    makes it and the second reads it; pairs that are not listed cost nothing."""
 
     maker: int
     readers: tuple[int, ...]
@@ -40,11 +40,11 @@ class Value:
 
 @dataclass(frozen=True)
 class CoverProblem:
-    """``operators``: how many there are, numbered in an order in which they can run.
+    """``operators``: their number; they are numbered in an order in which they can run.
 
-    Raises :class:`~weft.solver.placement.problem.PlacementError` for an operator that no candidate has, for a value
-    that is read before it is made, and for a candidate that cannot be one part: two of its operators have another one
-    between them, which would have to run in its midst.
+    Raises :class:`~weft.solver.placement.problem.PlacementError` for an operator without a candidate, for a value that
+    is read before it is made, and for a candidate that cannot be one part: another operator comes between two of its
+    own, and would have to run in the middle of it.
     """
 
     operators: int
@@ -72,7 +72,7 @@ class CoverProblem:
 
     @cached_property
     def after(self) -> tuple[tuple[int, ...], ...]:
-        """Of each operator those that read what it makes."""
+        """For each operator those that read its outputs."""
         found: list[set[int]] = [set() for _ in range(self.operators)]
         for value in self.values:
             found[value.maker].update(value.readers)
@@ -84,8 +84,8 @@ class CoverProblem:
         return tuple(sorted({candidate.backend for candidate in self.candidates}))
 
     def cover(self, chosen: Iterable[int], bound: float = 0.0) -> Cover:
-        """The cover of these candidates. Raises :class:`~weft.solver.placement.problem.PlacementError` where it is
-        none."""
+        """The cover of these candidates. Raises :class:`~weft.solver.placement.problem.PlacementError` if they are not
+        one."""
         found = Cover(self, tuple(sorted(chosen)), bound)
         if fault := found.fault():
             raise PlacementError(fault)
@@ -94,7 +94,7 @@ class CoverProblem:
 
 @dataclass(frozen=True)
 class Cover:
-    """``chosen``: the numbers of the problem's candidates. ``bound``: seconds that no cover takes less than."""
+    """``chosen``: the numbers of the problem's candidates. ``bound``: a lower bound in seconds on all covers."""
 
     problem: CoverProblem
     chosen: tuple[int, ...]
@@ -102,12 +102,12 @@ class Cover:
 
     @property
     def parts(self) -> list[CoverPart]:
-        """The candidates that were chosen."""
+        """The chosen candidates."""
         return [self.problem.candidates[i] for i in self.chosen]
 
     @cached_property
     def part_of(self) -> tuple[int, ...]:
-        """Of each operator which of :attr:`parts` it is in; the last one where several have it, -1 where none has."""
+        """For each operator its part in :attr:`parts`; the last one if there are several, -1 if there is none."""
         found = [-1] * self.problem.operators
         for number, part in enumerate(self.parts):
             for i in part.operators:
@@ -116,7 +116,7 @@ class Cover:
 
     @cached_property
     def seconds(self) -> float:
-        """What it takes, boundaries and all."""
+        """Its time in seconds, including boundaries."""
         return sum(part.seconds for part in self.parts) + self.boundaries
 
     @cached_property
@@ -128,7 +128,7 @@ class Cover:
 
     @property
     def gap(self) -> float:
-        """How far it may be from the least, as a share of that."""
+        """The most by which it may exceed the optimum, as a share of that."""
         return max(0.0, self.seconds / self.bound - 1) if self.bound else 0.0 if not self.seconds else float("inf")
 
     @property
@@ -137,7 +137,7 @@ class Cover:
         return order_of(self.problem.after, self.part_of, len(self.parts))
 
     def fault(self) -> str | None:
-        """Why it is no cover; ``None`` if it is one."""
+        """Why it is not a cover; ``None`` if it is one."""
         count = [0] * self.problem.operators
         for part in self.parts:
             for i in part.operators:
@@ -152,19 +152,19 @@ class Cover:
 
 
 def cycles(after: Sequence[Sequence[int]], part_of: Sequence[int], count: int) -> list[list[int]]:
-    """Cycles among ``count`` parts, the shortest through the first part of each knot of them; none if there is an order
-    of the parts. ``after``: of each operator those that read it; ``part_of``: the part that it is in."""
+    """Cycles among ``count`` parts, the shortest through the first part of each strongly connected set; none if there
+    is an order of the parts. ``after``: for each operator those that read it; ``part_of``: its part."""
     graph = _graph(after, part_of, count)
     return [_shortest(graph, min(knot), knot) for knot in nx.strongly_connected_components(graph) if len(knot) > 1]
 
 
 def a_cycle(after: Sequence[Sequence[int]], part_of: Sequence[int], count: int) -> list[int]:
-    """One of them, or nothing."""
+    """One cycle, or an empty list."""
     return next(iter(cycles(after, part_of, count)), [])
 
 
 def order_of(after: Sequence[Sequence[int]], part_of: Sequence[int], count: int) -> list[int]:
-    """The parts in an order in which they can run: of those that can, the one with the first operator is next."""
+    """The parts in an order in which they can run: among the ready ones, the one with the first operator is next."""
     first = [len(part_of)] * count
     for i in reversed(range(len(part_of))):
         first[part_of[i]] = i
@@ -173,7 +173,7 @@ def order_of(after: Sequence[Sequence[int]], part_of: Sequence[int], count: int)
 
 def between(after: Sequence[Sequence[int]], operators: Iterable[int]) -> int | None:
     """An operator outside that waits for some of ``operators`` and that others of them wait for, if there is one: they
-    are no convex set."""
+    are not a convex set."""
     own, reached = set(operators), dict[int, int]()  # outside, and the first operator outside on the way
     last = max(own)
     for i in range(min(own), last + 1):

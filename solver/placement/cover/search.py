@@ -1,29 +1,31 @@
-"""The cover that takes least, with a bound: what is known without a model, then the model, cycle by cycle.
+"""The cheapest cover, with a bound: starts without a model, then the model, cycle by cycle.
 
-The starts are each backend alone (its largest parts first, what it does not compute by the cheapest other ones) and
-the parts that gain most an operator; the answer is never worse than the best of them. Each solution of the model in
-which parts wait for each other is taken apart until none do, which is a cover, and the cycle is forbidden in the model.
+The starts are each backend alone (its largest parts first, the operators that it does not compute by the cheapest other
+ones) and the parts that gain most per operator; the answer is never worse than the best of them. Each solution of the
+model with parts that wait for each other is split until none do, which is a cover, and the cycle is forbidden in the
+model.
 
 The exact cover of a graph by candidates, in CP-SAT.
 
-``x[c]``: candidate c is chosen; of those that have an operator exactly one is. Where values cost something at a
+``x[c]``: candidate c is chosen; of those that contain an operator exactly one is. If values cost something at a
 boundary, ``q[u, a]`` says that operator u is computed by backend a: the sum of ``x`` of its candidates of that backend.
 For each reader r of a value of u, ``f[a, b]`` says that a makes it and b computes r; its rows add up to ``q[u, a]``,
-its columns to ``q[r, b]``. Of a value with several readers, ``w[a, b]`` is at least each reader's ``f[a, b]``, and only
-it is paid. (The usual ``w >= q[u, a] + q[r, b] - 1`` means the same, but with every ``q`` at one half it says nothing,
-and the relaxation then takes boundaries for free.) The linear relaxation of this is all but exact, so CP-SAT keeps the
-whole of it: 250 operators are proven in about two seconds, where with its own choice of constraints 60 took fifteen.
+its columns to ``q[r, b]``. For a value with several readers, ``w[a, b]`` is at least each reader's ``f[a, b]``, and
+only it counts as cost. (The usual ``w >= q[u, a] + q[r, b] - 1`` means the same, but with every ``q`` at one half it is
+void, and the relaxation then gets boundaries for free.) The linear relaxation of this is nearly exact, so CP-SAT keeps
+the whole of it: 250 operators are proven in about two seconds, where with its own choice of constraints 60 took
+fifteen.
 
-Costs are whole nanoseconds, rounded down: what the model says none is below, none is below. That no part waits for
+Costs are whole nanoseconds, rounded down: a lower bound of the model is one on the real costs. That no part waits for
 itself through others is not in the model: :meth:`CoverModel.forbid` cuts off each such cycle as it is found. So its
-bound holds without them.
+bound is valid without them.
 
-Other good covers near the best one, for a clock to have the last word.
+Other good covers near the best one are measured, and the measurement decides.
 
-What parts take was measured one by one; next to each other they may take more or less. So the cover that the model
-calls best is measured as a whole, and beside it the best one of each backend alone, the best one without each backend,
-and the best one without each of the parts that are most of its time. The fastest of them is next to have its neighbours
-measured, until none is faster or no try is left.
+The times of parts were measured one by one; next to each other they may take more or less. So the best cover of the
+model is measured as a whole, and also the best one of each backend alone, the best one without each backend, and the
+best one without each of the parts that take most of its time. The neighbours of the fastest are measured next, until
+none is faster or no try is left.
 """
 
 from __future__ import annotations
@@ -64,8 +66,8 @@ def find_cover(problem: CoverProblem, budget: Budget) -> Cover:
 
 
 def alone(problem: CoverProblem, backend: str) -> Cover:
-    """What ``backend`` makes of the graph by itself, its largest parts first; operators that it does not compute are in
-    the cheapest parts of others."""
+    """The cover by ``backend`` itself, its largest parts first; operators that it does not compute are in the cheapest
+    parts of others."""
     rank = [(candidate.backend != backend, -len(candidate.operators) if candidate.backend == backend else
              candidate.seconds / len(candidate.operators), candidate.seconds, i)
             for i, candidate in enumerate(problem.candidates)]
@@ -79,8 +81,7 @@ def greedy(problem: CoverProblem) -> Cover:
 
 
 def _packed(problem: CoverProblem, order: Iterable[int]) -> Cover:
-    """Candidates taken in ``order`` wherever all their operators are free still; where parts wait for each other, they
-    are taken apart."""
+    """Candidates taken in ``order`` if all their operators are still free; parts that wait for each other are split."""
     ranks = list(order)
     free, chosen = set(range(problem.operators)), list[int]()
     for i in ranks:
@@ -97,8 +98,8 @@ def _filled(problem: CoverProblem, chosen: list[int], free: Collection[int]) -> 
 
 
 def _untied(problem: CoverProblem, chosen: list[int]) -> Cover:
-    """The cover of ``chosen``, whose parts that wait for each other are made of single operators: the largest of each
-    cycle, again and again. That ends, for single operators do not."""
+    """The cover of ``chosen``, with parts that wait for each other split into single operators: the largest of each
+    cycle, repeatedly. That ends, as single operators do not wait for each other."""
     singles = _singles(problem)
     while True:
         found = Cover(problem, tuple(sorted(chosen)))
@@ -113,8 +114,8 @@ def _untied(problem: CoverProblem, chosen: list[int]) -> Cover:
 
 
 def _singles(problem: CoverProblem) -> Callable[[int], int]:
-    """Of an operator its cheapest part that has no other. Raises
-    :class:`~weft.solver.placement.problem.PlacementError` where there is none."""
+    """For an operator its cheapest part without any other. Raises
+    :class:`~weft.solver.placement.problem.PlacementError` if there is none."""
     best: dict[int, int] = {}
     for i, candidate in enumerate(problem.candidates):
         if len(candidate.operators) == 1:
@@ -135,7 +136,7 @@ TICK = 1e-9
 
 
 class CoverModel:
-    """``problem`` as a model, in which further constraints can be put."""
+    """``problem`` as a model that accepts further constraints."""
 
     def __init__(self, problem: CoverProblem) -> None:
         self.problem = problem
@@ -156,7 +157,7 @@ class CoverModel:
         self.model.minimize(sum(cost * variable for variable, cost in self.costs))
 
     def solve(self, budget: Budget, hint: Sequence[int], deterministic: float = math.inf) -> Outcome:
-        """What CP-SAT says within ``budget``, and ``deterministic`` seconds of its own; ``hint`` is a cover."""
+        """Solve with CP-SAT within ``budget``, and ``deterministic`` seconds of its own; ``hint`` is a cover."""
         self.model.clear_hints()  # type: ignore[no-untyped-call]
         known = set(hint)
         for i, variable in enumerate(self.chosen):
@@ -164,7 +165,7 @@ class CoverModel:
         return run(self.model, budget, deterministic=deterministic, presolve=True, relaxation="whole")
 
     def bound(self, outcome: Outcome) -> float:
-        """Seconds that no cover takes less than, as ``outcome`` says."""
+        """The lower bound of ``outcome`` on all covers, in seconds."""
         found = outcome.solver.best_objective_bound
         return max(0.0, found * TICK) if math.isfinite(found) else 0.0
 
@@ -179,7 +180,7 @@ class CoverModel:
         return self._computed[operator]
 
     def _cross(self, value: Value) -> None:
-        """What boundaries of ``value`` cost."""
+        """The cost of the boundaries of ``value``."""
         makers, flows = self._computed_by(value.maker), list[dict[tuple[str, str], cp_model.IntVar]]()
         for reader in value.readers:
             readers = self._computed_by(reader)
@@ -205,15 +206,15 @@ def _ticks(seconds: float) -> int:
     return math.floor(seconds / TICK + 1e-6)
 
 
-#: The share of what is left of a budget that the search of one neighbour gets.
+#: The share of the rest of a budget for the search of one neighbour.
 _SHARE = 0.25
-#: A cover must be this much faster than the best one to take its place: less is within what a clock repeats.
+#: A cover must be this much faster than the best one to replace it: less is within the noise of measurements.
 FASTER = 0.99
 
 
 def climb(start: Cover, measured: Callable[[Cover], float], budget: Budget, tries: int) -> tuple[Cover, float]:
-    """The cover of which ``measured`` says least, ``start`` or one that it leads to, and what it says. At most
-    ``tries`` covers are measured, backends alone first: the answer is never behind the best of those that were."""
+    """The cover with the least measurement, ``start`` or one reached from it, and that measurement. At most ``tries``
+    covers are measured, backends alone first: the answer is never slower than the best of those."""
     known: dict[tuple[int, ...], float] = {start.chosen: measured(start)}
     best, least = start, known[start.chosen]
     lone = [alone(start.problem, backend) for backend in start.problem.backends]
@@ -232,7 +233,7 @@ def climb(start: Cover, measured: Callable[[Cover], float], budget: Budget, trie
 
 
 def neighbours(cover: Cover, budget: Budget) -> Iterator[Cover]:
-    """The best covers without each of its backends, then without each of its parts, those that take most first."""
+    """The best covers without each of its backends, then without each of its parts, the slowest first."""
     problem, used = cover.problem, {part.backend for part in cover.parts}
     for backend in sorted(used):
         yield from _without(problem, [i for i, candidate in enumerate(problem.candidates)

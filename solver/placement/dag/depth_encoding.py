@@ -1,18 +1,18 @@
 """Graphs of stages in the threshold encoding: memory by depth, and the least depth under a limit on the largest load.
 
-The threshold encoding numbers the stages so that no stage follows a later one. Of all such numberings of a graph of
-stages take one by falling depth: a stage that another follows is deeper, so it is one. Its stages of equal depth stand
-side by side, and ``step[s]``, "stage s is deeper than stage s + 1", says where a level ends. Then
+The threshold encoding numbers the stages so that no stage follows a later one. The numbering by falling depth is one of
+these: a stage that another follows is deeper. In it stages of equal depth are next to each other, and ``step[s]``,
+"stage s is deeper than stage s + 1", marks the end of a level. Then
 
     an operator at s or later and one that follows it at t or before, s < t, not in one stage:
                                             some step from s to t - 1
     deeper[s, d], "stage s is at least d deep":  deeper[s + 1, d], or step[s] and deeper[s + 1, d - 1]
 
 and a stage has memory for d micro-batches wherever deeper[s, d]. Conversely, thresholds and steps that satisfy the
-first line are stages whose depth is at most the number of steps from them to the end, plus one: what the rows take for
-the depth is never too small, and equal to it in the numbering above. Stages that stay empty are the first ones.
+first line are stages whose depth is at most the number of steps from them to the end, plus one: the depth in the rows
+is never too small, and equal to it in the numbering above. Stages that stay empty are the first ones.
 
-How deep a group at least is needs no search (:func:`least_depths`), and is posted too.
+The least depth of a group needs no search (:func:`least_depths`), and is posted too.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from weft.solver.placement.stage_windows import windows_of
 
 
 def least_depth(groups: Groups, budget: Budget, limit: float, known: int | None = None) -> SolvedEncoding:
-    """Stages with no load above ``limit``, within the memory that their depth asks for, as shallow as possible.
+    """Stages with no load above ``limit``, within the memory that their depth requires, as shallow as possible.
 
-    ``known``: a depth that is known to be possible; only less is looked for.
+    ``known``: a depth known to be possible; only less is searched for.
     """
     stages, ticks = min(groups.problem.devices, groups.count), Ticks.of(groups, limit)
     try:
@@ -54,8 +54,8 @@ def least_depth(groups: Groups, budget: Budget, limit: float, known: int | None 
 
 def least_bottleneck_by_depth(groups: Groups, budget: Budget, start: Division | None, least: float, *,
                               deepest: int | None = None) -> SolvedEncoding:
-    """Stages within the memory that their depth asks for, whose largest load is less than that of ``start`` and as
-    small as possible. ``least``: a lower bound that is known. ``deepest``: deeper graphs are not wanted."""
+    """Stages within the memory that their depth requires, whose largest load is less than that of ``start`` and as
+    small as possible. ``least``: a known lower bound. ``deepest``: deeper graphs are excluded."""
     def by_depth(threshold: Threshold) -> None:
         graph = _DepthRows(threshold, math.inf if start is None else start.value)
         if deepest is not None:
@@ -65,11 +65,11 @@ def least_bottleneck_by_depth(groups: Groups, budget: Budget, start: Division | 
 
 
 def least_depths(groups: Groups, limit: float) -> list[int]:
-    """Per group a depth that its stage has at least, if no load exceeds ``limit``.
+    """Per group the least depth of its stage, if no load exceeds ``limit``.
 
-    A stage is convex, so it holds an unbroken piece of every path, and pieces are no heavier than the limit. Filling
-    pieces from the end of a path gives the fewest of them; of all paths that leave a group the one counts that needs
-    most, and of equal ones the one whose last piece is fullest, since adding an operator keeps that order.
+    A stage is convex, so it contains an unbroken piece of every path, and pieces are no heavier than the limit. Filling
+    pieces from the end of a path gives the fewest of them; of all paths that leave a group the one that needs most
+    counts, and of equal ones the one whose last piece is fullest, since adding an operator keeps that order.
     """
     _, after = neighbours(groups.count, waits(groups))
     room = limit * (1 + 1e-9)
@@ -113,7 +113,7 @@ class _DepthRows:
                                  threshold.at_or_before(before, stage - 1))
 
     def deeper(self, stage: int, depth: int) -> Literal:
-        """Whether ``stage`` is at least ``depth`` deep (may be true without, where that costs something)."""
+        """Whether ``stage`` is at least ``depth`` deep (may be true even if not, at a cost)."""
         if depth <= 1:
             return True
         if depth > self.threshold.stages - stage:

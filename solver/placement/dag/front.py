@@ -1,10 +1,9 @@
-"""The trade-offs between the largest load and the depth of a graph of stages: what a search for a whole step starts
-from.
+"""The trade-offs between the largest load and the depth of a graph of stages: the start of a search for a whole step.
 
-A step takes about (micro-batches + depth - 1) times the largest load, so neither goal alone says which graph has the
+A step takes about (micro-batches + depth - 1) times the largest load, so neither goal alone decides which graph has the
 shortest. Each graph here has the least largest load of all graphs that are no deeper: together they are the Pareto
-front of both goals, as far as loads are below what is wanted. Graphs of a few paths by levels, to proof; others by the
-encoding, depth by depth. Replicated stages of graphs that are too wide have one point, without proof.
+front of both goals, for loads below a limit. Graphs of a few paths by levels, to proof; others by the encoding, depth
+by depth. Replicated stages of graphs that are too wide have one point, without proof.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from weft.solver.placement.refusals import NoPlacement
 
 @dataclass(frozen=True)
 class FrontPoint:
-    """A graph of stages, as (kind, nodes) on so many devices each: its largest load, and a depth it does not exceed."""
+    """A graph of stages, as (kind, nodes) with numbers of devices: its largest load, and a depth it does not exceed."""
 
     load: float
     depth: int
@@ -39,10 +38,10 @@ class FrontPoint:
 
 @dataclass(frozen=True)
 class Front:
-    """``points``, from the least load to the least depth; none where nothing fits, or nothing below what is wanted.
-    ``bound`` on every largest load. ``whole``: proven that no trade-off is missing, loads compared as
-    :func:`~weft.solver.placement.placement.meets` does: bounds are rounded down, by less than that. ``ties``: other
-    graphs as good in both as one of the points, as far as they have come up."""
+    """``points``, from the least load to the least depth; none if nothing fits, or nothing below the limit. ``bound``
+    on every largest load. ``whole``: proven that no trade-off is missing, loads compared as by
+    :func:`~weft.solver.placement.placement.meets`: bounds are rounded down, by less than that. ``ties``: other graphs
+    as good in both as one of the points, as far as they were found."""
 
     points: tuple[FrontPoint, ...]
     bound: float
@@ -52,7 +51,7 @@ class Front:
 
 def front(problem: PlacementProblem, budget: Budget, most: float, params: PlacementParams = PARAMS, *,
           first: bool = False) -> Front:
-    """The front of ``problem``, of loads below ``most``, as far as ``budget`` lets it be found. With ``first`` only
+    """The front of ``problem``, of loads below ``most``, as far as it is found within ``budget``. With ``first`` only
     the point of least load, which takes least time and says what ``most`` may be."""
     groups = groups_of(problem)
     least = simple_bound(groups)
@@ -72,7 +71,7 @@ def front(problem: PlacementProblem, budget: Budget, most: float, params: Placem
 
 def _by_encoding(problem: PlacementProblem, groups: Groups, budget: Budget, most: float,
                  params: PlacementParams, *, first: bool) -> Front:
-    """The best graph that a search for one finds, and depth by depth the encoding's best that is shallower."""
+    """The best graph that a search for one finds, and, depth by depth, the encoding's best shallower one."""
     try:
         with budget.part(params.depth_share) as part:
             best = place_graph_within(problem, part, params=params)
@@ -91,7 +90,7 @@ def _by_encoding(problem: PlacementProblem, groups: Groups, budget: Budget, most
 
 def _shallower(groups: Groups, point: FrontPoint, budget: Budget, most: float,
                params: PlacementParams) -> tuple[list[FrontPoint], bool]:
-    """The points that are less deep than ``point``, and whether these are proven to be all."""
+    """The points shallower than ``point``, and whether it is proven that there are no others."""
     points: list[FrontPoint] = []
     whole = True
     while point.depth > 1:

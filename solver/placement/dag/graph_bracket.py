@@ -1,4 +1,4 @@
-"""What a search for a graph of stages knows: the best stages so far, judged with memory by depth, and both bounds."""
+"""The state of a search for a graph of stages: the best stages so far, judged with memory by depth, and both bounds."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from weft.solver.placement.problem import PlacementProblem
 from weft.solver.placement.reductions.interchangeable import order_branches, order_twins
 from weft.solver.placement.refusals import refuse_infeasible
 
-#: Of what is proven to be impossible.
+#: The message if it is proven that nothing fits.
 IMPOSSIBLE = ("no graph of stages fits the devices' memory; give more memory or more devices, or a smaller "
               "micro-batch")
 
 
 class GraphBracket(LoadBracket):
-    """``best`` are the best stages so far: with the least largest load until :meth:`settle` says what that is, and from
-    then on the shallowest within the limit, which is ``slack`` above it. ``bound`` and ``depth_bound``: what is proven.
-    ``by``: the technique that the answer is of; ``steps``: of the levels' program."""
+    """``best`` are the best stages so far: with the least largest load until :meth:`settle` fixes that, and from then
+    on the shallowest within the limit, which is ``slack`` above it. ``bound`` and ``depth_bound``: the proven bounds.
+    ``by``: the technique that found the answer; ``steps``: of the levels' program."""
 
     what: ClassVar[str] = "graph of stages"
 
@@ -50,12 +50,12 @@ class GraphBracket(LoadBracket):
 
     @property
     def over(self) -> bool:
-        """Whether the time is over; as long as nothing is found, only Ctrl-C ends a search."""
+        """Whether the time is over; until something is found, only Ctrl-C ends a search."""
         return self.budget.spent and (self.best is not None or self.budget.interrupted)
 
     @property
     def depth(self) -> int:
-        """Of the best stages."""
+        """The depth of the best stages."""
         assert self.best is not None
         return self._depth_of(self.best)
 
@@ -75,5 +75,5 @@ class GraphBracket(LoadBracket):
             self.raise_bound(min(bound, self.least))
 
     def settle(self) -> None:
-        """What was found has the least largest load that will be: depth is next, within the slack above that."""
+        """Fix the least largest load found: depth is next, within the slack above it."""
         self.limit = self.least * (1 + self.slack)

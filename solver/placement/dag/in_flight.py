@@ -1,4 +1,4 @@
-"""How many samples stages of a DAG hold at once, each with its own micro-batch size.
+"""The number of samples that stages of a DAG keep at once, each with its own micro-batch size.
 
 The rule of GraphPipe's static scheduler (Jeon et al., ASPLOS 2025, section 5; its table is a picture in every copy we
 know, so this is a reconstruction, which agrees with the stage files that its authors' runtime ships). A stage that
@@ -7,11 +7,11 @@ holds, and beside these the larger of both stages' k b:
 
     f(x) = max over successors y of  f(y) + max(k(x) b(x), k(y) b(y)),       f(x) = k(x) b(x) without successors
 
-rounded up to whole micro-batches of x: a stage of 4 samples before one of 1 that holds 2 must run a second forward
+rounded up to whole micro-batches of x: a stage of 4 samples before one of 1 that keeps 2 must run a second forward
 before its first backward, or both wait for each other. (The files we know have no such case.)
 
 With one micro-batch size and 1F1B that is the size times the stage's *depth*, the number of stages on the longest way
-from it to the end: what is held depends on where a stage stands in the graph, not on how many stages there are.
+from it to the end: the memory depends on the position of a stage in the graph, not on the number of stages.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from weft.solver.placement.problem import PlacementError
 
 @dataclass(frozen=True, slots=True)
 class Alternation:
-    """``forwards`` forwards of ``micro_batch`` samples each, then as many backwards, again and again (kFkB)."""
+    """``forwards`` forwards of ``micro_batch`` samples each, then as many backwards, repeatedly (kFkB)."""
 
     micro_batch: int
     forwards: int = 1
@@ -42,9 +42,9 @@ class Alternation:
 
 
 def in_flight_samples(after: Sequence[Sequence[int]], alternations: Sequence[Alternation]) -> tuple[int, ...]:
-    """Per stage the most samples it holds at once. ``after[x]``: the stages that directly follow stage x.
+    """Per stage the most samples it keeps at once. ``after[x]``: the stages that directly follow stage x.
 
-    Raises :class:`~weft.solver.placement.problem.PlacementError` where stages follow each other in a circle.
+    Raises :class:`~weft.solver.placement.problem.PlacementError` if stages follow each other in a cycle.
     """
     found: dict[int, int] = {}
     for stage in _from_the_end(after):

@@ -1,7 +1,7 @@
 """From a placement problem to a graph of stages: least largest load, then least depth, each with a bound.
 
 One goal after the other, never both in one sum. Graphs of a few paths need no encoding: a dynamic program over levels
-proves both goals, and is tried first. Where stages may be replicated it is the only exact way.
+proves both goals, and is tried first. If stages may be replicated it is the only exact technique.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from weft.solver.placement.groups import parts_of
 from weft.solver.placement.params import PARAMS, PlacementParams
 from weft.solver.placement.problem import PlacementError, PlacementProblem
 
-#: The first that is for the graph and its devices answers both questions.
+#: The first that applies to the graph and its devices answers both questions.
 WAYS: tuple[type[Placer[GraphBracket]], ...] = (ByLevels, ByRows, ByEncoding)
 
 

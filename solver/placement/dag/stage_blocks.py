@@ -1,4 +1,4 @@
-"""A graph of stages as a block problem, and 1F1B on it: what a step takes and holds, for the judge to check.
+"""A graph of stages as a block problem, and 1F1B on it: the time and memory of a step, for the judge to check.
 
 Every stage has devices of its own, a forward and, in training, a backward. A block of a replicated stage is on all of
 them at once, each with its part of the micro-batch. Their all-reduce comes once a step, after a device's last backward:
@@ -30,10 +30,10 @@ from weft.solver.timing import time_orders
 
 @dataclass(frozen=True, slots=True)
 class StageLoad:
-    """What a stage does for one micro-batch of its own: seconds (or any unit) of its passes, memory that it keeps from
-    one to the other, samples; ``memory``, what its device has for what is kept (``None``: unlimited), beside the
-    ``static`` that it always holds; and on how many ``devices`` it is, of which each takes that time and has that
-    memory. ``all_reduce``: theirs, once a step."""
+    """The work of a stage for one micro-batch of its own: seconds (or any unit) of its passes, memory kept from one to
+    the other, samples; ``memory``, its device's memory for that (``None``: unlimited), beside the ``static`` memory
+    always in use; and its number of ``devices``, each of which takes that time and has that memory. ``all_reduce``:
+    theirs, once a step."""
 
     forward: float
     backward: float
@@ -67,7 +67,7 @@ def work_of(problem: PlacementProblem, stages: Sequence[PlacedStage], micro_batc
 
 
 def step_of(schedule: Schedule, works: Sequence[StageLoad]) -> float:
-    """When all devices are done with their last block and their all-reduce."""
+    """The time at which all devices have ended their last block and their all-reduce."""
     after = [work.all_reduce for work in works for _ in range(work.devices)]
     ends = [0.0] * len(after)
     for operation in schedule.operations:
@@ -78,7 +78,7 @@ def step_of(schedule: Schedule, works: Sequence[StageLoad]) -> float:
 
 def stage_problem(name: str, works: Sequence[StageLoad], after: Sequence[Sequence[int]], *, time_unit: str = "s",
                   memory_unit: str = "B") -> Problem:
-    """The block problem of stages that follow each other as ``after`` says (per stage those that directly follow it).
+    """The block problem of stages that follow each other by ``after`` (per stage those that directly follow it).
 
     Blocks are ``F<stage>`` and ``B<stage>``, with ``.<i>`` behind where a stage runs several in a micro-batch; where no
     stage has a backward there are forwards only. Devices are numbered by stage. Raises

@@ -1,10 +1,10 @@
-"""A pipeline that is a graph: stages that do not follow each other run at the same time, and a stage holds as many
+"""A pipeline that is a graph: stages that do not follow each other run in parallel, and a stage keeps as many
 micro-batches as it is *deep* (Jeon et al., "GraphPipe", ASPLOS 2025).
 
-The problem is the same as for stages in a row (:mod:`weft.solver.placement.problem`), and so are loads. What differs is
-memory: a stage from which the longest way to the end goes over d stages, itself included, has d micro-batches in
-flight, wherever it stands in the row. Here are the stages of a graph with their costs, counted anew from the problem
-(the search in :mod:`weft.solver.placement.dag.depth_encoding` shares nothing of it), and the result of that search.
+The problem is the same as for stages in a row (:mod:`weft.solver.placement.problem`), and so are loads. Memory differs:
+a stage from which the longest way to the end goes over d stages, itself included, has d micro-batches in flight, at any
+position in the row. Here are the stages of a graph with their costs, counted anew from the problem (independently of
+the search in :mod:`weft.solver.placement.dag.depth_encoding`), and the result of that search.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from weft.solver.placement.problem import PlacementProblem
 class GraphPlacement(Placement):
     """Stages, deepest first. ``after``: per stage the stages that directly follow it. ``depths``: per stage its depth.
 
-    ``objective`` is the largest load, ``least`` the least that was found on the way (less only where ``slack`` was
-    given for a shallower graph), ``bound`` what no graph's is below. ``depth_bound``: no graph of stages with a largest
-    load within :attr:`limit` is shallower.
+    ``objective`` is the largest load, ``least`` the least found on the way (less only if ``slack`` was given for a
+    shallower graph), ``bound`` a lower bound for all graphs. ``depth_bound``: no graph of stages with a largest load
+    within :attr:`limit` is shallower.
     """
 
     after: tuple[tuple[int, ...], ...] = ()
@@ -47,8 +47,8 @@ class GraphPlacement(Placement):
 
     @property
     def status(self) -> str:
-        """"optimal" where both goals are proven: the least largest load, and the depth among graphs with it. (What
-        ``slack`` has made slower is no optimum; :attr:`depth_bound` says whether it is the shallowest.)"""
+        """"optimal" if both goals are proven: the least largest load, and the depth among graphs with it. (A graph that
+        ``slack`` has made slower is not an optimum; :attr:`depth_bound` says whether it is the shallowest.)"""
         return super().status if self.depth <= self.depth_bound else "feasible"
 
     def to_json(self) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def stages_by_depth(problem: PlacementProblem, parts: Sequence[tuple[int, Sequen
     """The stages of ``parts`` (kind, nodes), deepest first, with their costs; what follows each; and their depths.
     ``devices``: on how many each part is (default: one each).
 
-    Raises :class:`~weft.solver.placement.problem.PlacementError` where parts follow each other in a circle.
+    Raises :class:`~weft.solver.placement.problem.PlacementError` if parts follow each other in a cycle.
     """
     count = [devices[i] if devices else 1 for i, (_, nodes) in enumerate(parts) if nodes]
     parts = [(kind, nodes) for kind, nodes in parts if nodes]

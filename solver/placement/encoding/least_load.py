@@ -14,14 +14,14 @@ from weft.solver.placement.encoding.threshold_memory import require_memory
 from weft.solver.placement.groups import Division, Groups, largest_load
 from weft.solver.placement.stage_windows import Windows, capacity_of, windows_of
 
-#: Capacities of several kinds are fractions; rows take them in so many parts, rounded up.
+#: Capacities of several kinds are fractions; rows use this many parts of them, rounded up.
 _PARTS = 1000
 
 
 @dataclass(frozen=True)
 class SolvedEncoding:
-    """``stages``: what was found below the cutoff, or ``None``. ``bound`` on what was minimised. ``infeasible``:
-    nothing fits at all (only where there was no cutoff)."""
+    """``stages``: those found below the cutoff, or ``None``. ``bound`` on the objective. ``infeasible``: nothing fits
+    at all (only without a cutoff)."""
 
     stages: Division | None
     bound: float
@@ -34,9 +34,9 @@ def least_bottleneck(groups: Groups, budget: Budget, start: Division | None, lea
                      without: Container[str] = (), deterministic: float = float("inf")) -> SolvedEncoding:
     """A placement that is better than ``start`` and whose largest load is as small as possible.
 
-    ``least`` is a lower bound that is known. With ``windows`` groups stay inside them, and the bound is for such
-    placements only. ``memory`` adds what stages hold, in place of a row of stages (:func:`.require_memory`).
-    ``without``: parts of the encoding to leave out, ``cutoff``, ``windows`` or ``total``; all keep the optimum.
+    ``least`` is a known lower bound. With ``windows`` groups stay inside them, and the bound is for such placements
+    only. ``memory`` adds the memory of stages, in place of a row of stages (:func:`.require_memory`). ``without``:
+    parts of the encoding to omit, ``cutoff``, ``windows`` or ``total``; all keep the optimum.
     """
     stages = min(groups.problem.devices, groups.count)
     cut = start if "cutoff" not in without else None
@@ -77,7 +77,7 @@ def bound_loads(threshold: Threshold, bottleneck: cp_model.LinearExprT) -> None:
 
 
 def _total_row(threshold: Threshold, bottleneck: cp_model.IntVar) -> None:
-    """All work fits all devices. Where devices are alike the loads' sum says so, but where they differ no linear
+    """All work fits all devices. If devices are alike the loads' sum implies it, but if they differ no linear
     combination of the rows does."""
     groups, ticks = threshold.groups, threshold.ticks
     work = sum(ticks.down(float(time)) for time in groups.least)
@@ -101,7 +101,7 @@ def read_stages(threshold: Threshold, outcome: Outcome) -> Division:
 
 
 def load_in_ticks(groups: Groups, division: Division, ticks: Ticks) -> int:
-    """The largest load of ``division`` as rows count it: every cost rounded down by itself."""
+    """The largest load of ``division`` in the rows: every cost rounded down by itself."""
     stage_of = {group: index for index, (_, inside) in enumerate(division.stages) for group in inside}
     loads = [sum(ticks.down(float(groups.times[group, kind])) for group in inside) for kind, inside in division.stages]
     for net in groups.nets:

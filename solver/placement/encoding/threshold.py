@@ -1,19 +1,18 @@
-"""The threshold encoding: Booleans y[g, s], "group g is in stage s or before it", and what stages hold by them.
+"""The threshold encoding: Booleans y[g, s], "group g is in stage s or before it", and the contents of stages by them.
 
     y[g, s] => y[g, s + 1]                       a group has one stage
     y[b, s] => y[a, s]  where a comes before b   stages are convex, and no two wait for each other
 
-Both are clauses of two literals, and no device has a name that could be exchanged for another's: stages stand in their
-order. "In stage s", x[g, s], is y[g, s] and not y[g, s - 1]. A net is cut by stage s if one of its groups is in s and
-another is not.
+Both are clauses of two literals, and there is no symmetry between devices: stages are in order. "In stage s", x[g, s],
+is y[g, s] and not y[g, s - 1]. A net is cut by stage s if one of its groups is in s and another is not.
 
-This file knows stages, kinds and loads; what to minimise is for others to add
+This file has stages, kinds and loads; the objective is added elsewhere
 (:mod:`weft.solver.placement.encoding.least_load` minimises the largest load, then the latency). A further objective
 adds variables and rows to ``.model`` and reads :meth:`Threshold.at_or_before`, :meth:`Threshold.inside`,
 :meth:`Threshold.cut` and :meth:`Threshold.load_terms`.
 
-Times are whole ticks, rounded *down*: what is optimal in ticks bounds the real optimum from below, and the objective
-of a result is counted anew from the real times. Memory is :mod:`weft.solver.placement.encoding.threshold_memory`'.
+Times are whole ticks, rounded *down*: an optimum in ticks bounds the real optimum from below, and the objective of a
+result is counted anew from the real times. Memory is :mod:`weft.solver.placement.encoding.threshold_memory`'.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ from weft.solver.late import cp_model
 from weft.solver.placement.groups import Groups
 from weft.solver.placement.stage_windows import Windows
 
-#: A Boolean, or what is known already.
+#: A Boolean, or a known value.
 Literal: TypeAlias = "cp_model.BoolVarT | bool"
 Terms: TypeAlias = "list[tuple[int, Literal]]"
 
 #: The largest load in ticks: so fine that hundreds of roundings stay below a millionth, and no finer: with 2^32 ticks
 #: CP-SAT's presolve (9.15) has called a model with solutions infeasible.
 _RESOLUTION = 2**29
-#: In place of more ticks: what no load within a cutoff can hold, so that sums stay well inside 64 bits.
+#: In place of more ticks: more than any load within a cutoff, so that sums stay well inside 64 bits.
 _TOO_MANY = 2**31
 #: Likewise for sums of loads, such as latencies.
 _MANY_LOADS = 2**45
@@ -141,7 +140,7 @@ class Threshold:
         return self._inside[group, stage]
 
     def cut(self, net: int, stage: int) -> Literal:
-        """Whether ``net`` has groups in ``stage`` and outside it (may be true without, where that costs something)."""
+        """Whether ``net`` has groups in ``stage`` and outside it (may be true even if not, at a cost)."""
         if (net, stage) not in self._cut:
             self._cut[net, stage] = self._make_cut(net, stage)
         return self._cut[net, stage]
@@ -164,8 +163,8 @@ class Threshold:
         if any(x is True for x in inside) and any(x is False for x in inside):
             return True
         cut = self.model.new_bool_var(f"cut[{net},{stage}]")
-        # One group stands for "here" and one for "elsewhere" in turn: a cycle through the groups would do, but a
-        # star around the first propagates as much and speaks of the producer most often.
+        # One group stands for "here" and one for "elsewhere" in turn: a cycle through the groups would suffice, but a
+        # star around the first propagates as much and involves the producer most often.
         first, *others = inside
         for other in others:
             self.clause(cut, negated(first), other)
@@ -185,7 +184,7 @@ class Threshold:
                 self.clause(negated(self.at_or_before(after, stage)), self.at_or_before(before, stage))
 
     def clause(self, *literals: Literal) -> None:
-        """At least one of ``literals`` holds; what is known already is used, not posted."""
+        """Require at least one of ``literals``; known values are used, not posted."""
         self.tick()
         if any(literal is True for literal in literals):
             return
@@ -231,13 +230,13 @@ class Threshold:
         return terms
 
     def tick(self) -> None:
-        """Count a row. Raises :class:`NoTimeLeft` where the budget has ended before the model is made."""
+        """Count a row. Raises :class:`NoTimeLeft` if the budget has ended before the model is made."""
         self._rows += 1
         if self._rows % 2000 == 0 and self._budget is not None and self._budget.spent:
             raise NoTimeLeft
 
     def at_most(self, terms: Sequence[tuple[int, Literal]], limit: cp_model.LinearExprT, on: Literal = True) -> None:
-        """The sum of ``terms`` is at most ``limit`` wherever ``on`` holds."""
+        """Require the sum of ``terms`` to be at most ``limit`` whenever ``on`` is true."""
         self.tick()
         row = self.model.add(weighted(terms) <= limit)
         if on is not True:

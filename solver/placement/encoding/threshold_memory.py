@@ -1,9 +1,9 @@
-"""Memory in the threshold encoding: rows that hold wherever a stage is on a kind with limited memory.
+"""Memory in the threshold encoding: rows that apply if a stage is on a kind with limited memory.
 
-Rows count each kind's memory in units of its own, a power of two with which all amounts are whole where that is fine
-enough, and rounded down otherwise: to 2^-45 of the kind's memory. So no row is stricter than the judge, who lets sums
-exceed the memory by a billionth (:func:`weft.solver.placement.groups.room`), and one kind with much memory does not
-blur another with little.
+Rows count each kind's memory in units of its own, a power of two in which all amounts are whole if that is fine enough,
+and rounded down otherwise: to 2^-45 of the kind's memory. So no row is stricter than the judge, which lets sums exceed
+the memory by a billionth (:func:`weft.solver.placement.groups.room`), and one kind with much memory does not reduce the
+precision of another with little.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from weft.solver.late import cp_model
 from weft.solver.placement.encoding.threshold import Terms, Threshold
 from weft.solver.placement.groups import room
 
-#: Units of a kind's memory at most: with 2^17 groups sums stay inside 64 bits.
+#: The most units of a kind's memory: with 2^17 groups sums stay inside 64 bits.
 _UNITS = 2**45
-#: Units of all memory together at most, where kinds share a unit.
+#: The most units of all memory together, if kinds share a unit.
 _WHOLE = 2**50
 
 
 def require_memory(threshold: Threshold) -> None:
-    """Every stage within the memory of its kind, as a row of stages holds it."""
+    """Every stage within the memory of its kind, as required for a row of stages."""
     for k, kind in enumerate(threshold.groups.problem.kinds):
         for stage in range(threshold.stages if kind.memory is not None and kind.count else 0):
             in_flight = threshold.groups.problem.in_flight(threshold.stages - stage)
@@ -33,8 +33,9 @@ def require_memory(threshold: Threshold) -> None:
 
 
 def memory_terms(threshold: Threshold, stage: int, kind: int, in_flight: int) -> tuple[Terms, int]:
-    """(units, literal) whose sum is what ``stage`` holds with so many micro-batches in flight, and what a device of
-    ``kind``, whose memory is limited, has. A group that does not fit by itself counts as one unit more than that."""
+    """(units, literal) whose sum is the memory of ``stage`` with ``in_flight`` micro-batches, and the capacity of a
+    device of ``kind``, whose memory is limited. A group that does not fit by itself counts as one unit more than
+    that."""
     groups = threshold.groups
     memory = groups.problem.kinds[kind].memory
     assert memory is not None
@@ -66,8 +67,8 @@ def require_memory_with(threshold: Threshold, excess: cp_model.IntVar) -> None:
 
 
 def excess_scale(threshold: Threshold) -> Fraction:
-    """Units for one of the problem's in rows where all kinds lack the same: a power of two, with which all amounts are
-    whole if it is small enough for that."""
+    """Units per unit of the problem in rows where all kinds lack the same amount: a power of two in which all amounts
+    are whole if it is small enough for that."""
     groups, problem = threshold.groups, threshold.groups.problem
     amounts = [*groups.resident.tolist(), *groups.per_micro_batch.tolist()]
     limits = [kind.memory for kind in problem.kinds if kind.memory is not None]

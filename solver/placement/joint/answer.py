@@ -1,4 +1,4 @@
-"""A step whose graph of stages, sizes of micro-batches and order were searched together, and what is proven of it."""
+"""A step whose graph of stages, sizes of micro-batches and order were searched together, and the bounds on it."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ class PlacedStep:
 
     @property
     def makespan(self) -> float:
-        """Of the step, in the problem's time unit."""
+        """The makespan of the step, in the problem's time unit."""
         return self.schedule.makespan
 
     @property
     def status(self) -> str:
-        """"optimal" where no choice of sizes and no order of the graphs considered is shorter."""
+        """"optimal" if no choice of sizes and no order of the graphs considered is shorter."""
         return "optimal" if meets(self.makespan, self.bound) else "feasible"
 
     @property
     def covered(self) -> str:
-        """What ``bound`` is proven for."""
+        """The scope for which ``bound`` is proven."""
         number, sizes = len(self.considered), self.sized.sizes
         graphs = "the one graph of stages" if number == 1 else f"the {number} graphs of stages"
         which = "all trade-offs of load and depth that their loads do not rule out" if self.whole else "some trade-offs"

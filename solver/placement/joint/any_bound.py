@@ -1,6 +1,6 @@
 """A bound on the step of any graph of stages, at any sizes of micro-batch, in any order.
 
-For a stage of given operators in micro-batches of b samples, of B in a step, whatever the other stages are:
+For a stage of given operators in micro-batches of b samples, of B in a step, for any other stages:
 
     step >= head(b) + (B / b) load(b) + tail(b)
 
@@ -9,10 +9,10 @@ come down every way of operators before it. On such a way each operator takes at
 once, and one of them, any one, runs all b samples: in micro-batches of c that is max(1, b / c) forwards of size c, one
 after another, for the best c. (Others may run the samples at the same time, so it counts for one alone; and where two
 operators are in one stage, the blocks are the same, and the sum only less than what they take.) ``tail(b)`` is the same
-backwards, and without a backward nothing. The least over b is what the stage adds to every step. By convexity a way
+backwards, and 0 without a backward. The least over b is the stage's contribution to every step. By convexity a way
 never comes back into the stage, so it is the longest to an operator directly before it. As in
 :mod:`weft.solver.placement.dag.levels.least_step` the dynamic program over levels finds the least step that some graph
-of stages allows, and what it refutes is the bound.
+of stages allows, and the largest value that it refutes is the bound.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def any_bound(sized: SizedProblem, budget: Budget, most: float) -> float:
 
 
 def _ways_of(sized: SizedProblem, groups: Groups, samples: int) -> LongestWays:
-    """Per group the longest way that ends with it, of so many samples: forwards, and backwards."""
+    """Per group the longest way that ends with it, for ``samples`` samples: forwards, and backwards."""
     before, _ = neighbours(groups.count, waits(groups))
     ahead, back = (longest_ways(before, every, once) for once, every in (
         _passes(sized, groups, samples, forward=True), _passes(sized, groups, samples, forward=False)))
@@ -53,7 +53,7 @@ def _ways_of(sized: SizedProblem, groups: Groups, samples: int) -> LongestWays:
 
 
 def _passes(sized: SizedProblem, groups: Groups, samples: int, *, forward: bool) -> tuple[list[float], list[float]]:
-    """Per group the least time of one pass, and of the passes of so many samples one after another."""
+    """Per group the least time of one pass, and of the passes of ``samples`` samples one after another."""
     once, every = [], []
     for members in groups.members:
         single, whole = float("inf"), float("inf")
@@ -71,7 +71,7 @@ def _passes(sized: SizedProblem, groups: Groups, samples: int, *, forward: bool)
 
 
 class _Stages:
-    """What stages of given groups add to a step, in parts as many as ``groups`` has micro-batches."""
+    """The contributions to a step of stages of given groups, divided by the micro-batches of ``groups``."""
 
     def __init__(self, sized: SizedProblem, groups: Groups, ways: Mapping[int, LongestWays]) -> None:
         self.sized, self.groups, self.ways = sized, groups, ways
@@ -80,8 +80,8 @@ class _Stages:
         self.devices = [devices for devices, _ in groups.degrees]
 
     def load(self, inside: Sequence[int], degree: int) -> float:
-        """For groups ``inside`` on the number of devices with that index, whatever sizes there are; infinite where it
-        fits at none."""
+        """The load of groups ``inside`` on the number of devices with that index, at any size; infinite if it fits at
+        none."""
         among, devices, steps = set(inside), self.devices[degree], self.groups.problem.micro_batches or 1
         crossing = [i for i in {i for group in inside for i in self.groups.nets_of[group]}
                     if not among.issuperset(self.groups.nets[i].groups)]

@@ -1,7 +1,7 @@
-"""A cut with a size for each stage as a block problem, and the quickest schedule of it: 1F1B on its stages, with no
-more in flight than there is room for.
+"""A cut with a size for each stage as a block problem, and its quickest schedule: 1F1B on its stages, with as many
+micro-batches in flight as fit.
 
-What lies next to a choice: one stage at another size, or one group of operators in a neighbouring stage.
+The neighbours of a choice: one stage at another size, or one group of operators in a neighbouring stage.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
 from weft.solver.timing import DeadlockError
 
-#: What rooms may gain by rounding, as a share of them.
+#: The most that rooms may gain by rounding, as a share of them.
 _ROUNDING = 1e-9
 
 
@@ -70,8 +70,8 @@ def other_sizes(cut: SizedCut, sizes: Sequence[int]) -> Iterator[tuple[int, ...]
 
 
 def other_cuts(cut: SizedCut, sizes: Sequence[int], groups: Groups) -> Iterator[tuple[SizedCut, tuple[int, ...]]]:
-    """One group in a stage that has a group directly before or after it, where stages stay no circle; every stage at
-    its size. A stage that has one group alone keeps it."""
+    """One group moved to a stage that has a group directly before or after it, if stages form no cycle; every stage at
+    its size. The only group of a stage stays there."""
     stage_of = {node: stage for stage, (_, nodes) in enumerate(cut.parts) for node in nodes}
     at = [stage_of[members[0]] for members in groups.members]
     before, after = neighbours(groups.count, waits(groups))

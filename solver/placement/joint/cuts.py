@@ -1,7 +1,7 @@
-"""A graph of stages whose sizes of micro-batch are open: what each stage costs at each size.
+"""A graph of stages whose sizes of micro-batch are open: the costs of each stage at each size.
 
 The loads are those of the placement problem at a stage's own size. A transfer goes in messages as small as the smallest
-micro-batch of the stages that it touches, so a stage pays for several of them where a neighbour's micro-batches are
+micro-batch of the stages that it touches, so a stage pays for several of them if a neighbour's micro-batches are
 smaller. Half of them count in the forward, half in the backward, as with one size.
 """
 
@@ -23,9 +23,9 @@ from weft.solver.placement.paths import in_paths
 
 @dataclass(frozen=True, slots=True)
 class SizedStageCosts:
-    """A stage in micro-batches of one size: time of its passes without transfers, and of the transfers at least; what
-    it keeps for a micro-batch on each of its devices, what a device has for that (``None``: unlimited), what it holds
-    always. ``trains``: it has a backward. All-reduces are in its backward, in equal parts."""
+    """A stage in micro-batches of one size: time of its passes without transfers, and of the transfers at least; the
+    memory it keeps for a micro-batch on each of its devices, a device's memory for that (``None``: unlimited), its
+    static memory. ``trains``: it has a backward. All-reduces are in its backward, in equal parts."""
 
     forward: float
     backward: float
@@ -37,18 +37,18 @@ class SizedStageCosts:
 
     @property
     def least_forward(self) -> float:
-        """With transfers, whatever sizes its neighbours have."""
+        """The least time with transfers, at any sizes of its neighbours."""
         return self.forward + self.least_transfers / (2 if self.trains else 1)
 
     @property
     def least_backward(self) -> float:
-        """With transfers, whatever sizes its neighbours have."""
+        """The least time with transfers, at any sizes of its neighbours."""
         return self.backward + (self.least_transfers / 2 if self.trains else 0.0)
 
 
 @dataclass(frozen=True)
 class SizedCut:
-    """Stages as (kind, nodes), deepest first, on so many ``devices`` each, and what directly follows each."""
+    """Stages as (kind, nodes), deepest first, with their numbers of ``devices``, and the direct successors of each."""
 
     sized: SizedProblem = field(repr=False, compare=False)
     parts: tuple[tuple[int, tuple[int, ...]], ...]
@@ -75,8 +75,8 @@ class SizedCut:
 
     @cached_property
     def twins(self) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
-        """Pairs of paths of stages that may change places: costs, what they follow, what follows them and the tensors
-        that cross their borders are the same then. Of choices that differ by such changes one is enough."""
+        """Pairs of paths of stages that may change places: costs, predecessors, successors and the tensors that cross
+        their borders are then the same. Of choices that differ by such changes one is enough."""
         families: dict[object, list[list[int]]] = {}
         for path in in_paths(self.before, self.after):
             key = (self.before[path[0]], self.after[path[-1]],
@@ -128,7 +128,7 @@ class SizedCut:
                                None if memory is None else memory - resident, resident, trains)
 
     def works(self, sizes: Sequence[int]) -> list[StageLoad]:
-        """What each stage does in micro-batches of these sizes."""
+        """The work of each stage in micro-batches of these sizes."""
         found = []
         for stage, size in enumerate(sizes):
             costs = self.costs[stage][size]

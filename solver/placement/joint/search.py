@@ -9,7 +9,7 @@ Five phases, each with what the ones before it have found:
 3. of the best cuts better neighbours: one stage at another size, one group of operators in another stage;
 4. the sizes of all cuts, by rising bound (:mod:`weft.solver.placement.joint.size_search`), each with 1F1B; and a bound
    on the step of any graph of stages at any sizes, in any order (:mod:`weft.solver.placement.joint.any_bound`);
-5. the orders of what no bound rules out, by the search of whole steps, in slices of the time that is left.
+5. the orders of the choices that no bound rules out, by the search of whole steps, in slices of the time left.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from weft.solver.placement.refusals import NoPlacement
 from weft.solver.portfolio import Candidate, Portfolio
 from weft.solver.step.search import Progress
 
-#: Judging the answer takes at most so many times as long as making one 1F1B, and is left at most this share of the
-#: time.
+#: The most time for judging the answer, in times of making one 1F1B; and the largest share of the total reserved for
+#: it.
 _AFTERWARDS, _MOST_AFTERWARDS = 1.5, 0.4
 
 
@@ -51,12 +51,12 @@ def place_step(sized: SizedProblem, *, one_size: bool = False, time_limit: float
                seed: int = 0, workers: int = 1, on_progress: Callable[[Progress], None] = lambda _: None) -> PlacedStep:
     """The graph of stages, the size of every stage's micro-batches and the order with the shortest step that was found.
 
-    ``one_size``: all stages have the same, as the executor runs them. Other arguments are those of
-    :func:`weft.solver.step.search.solve`; a search cut short by time or Ctrl-C gives the best so far. ``time_limit``
-    counts everything, judging the answer included: past it there is only what one graph's 1F1B takes to make.
+    ``one_size``: all stages have the same size, as the executor runs them. Other arguments are those of
+    :func:`weft.solver.step.search.solve`; a search cut short by time or Ctrl-C returns the best so far. ``time_limit``
+    includes judging the answer: only the time to make one graph's 1F1B may exceed it.
 
-    Raises :class:`~weft.solver.placement.refusals.NoPlacement` where it is proven that nothing fits, and ``NoneFound``
-    where that is open.
+    Raises :class:`~weft.solver.placement.refusals.NoPlacement` if it is proven that nothing fits, and ``NoneFound`` if
+    that is open.
     """
     budget = Budget(seconds=time_limit, deterministic=effort, seed=seed, workers=workers)
     search = _JointSearch(sized, budget, on_progress, one_size=one_size)
@@ -152,7 +152,7 @@ class _JointSearch:
                 self._try(cut, (each,) * len(cut.parts))
 
     def _try(self, cut: SizedCut, sizes: tuple[int, ...], bound: float | None = None) -> Candidate[Sizes] | None:
-        """1F1B of a choice; ``None`` where its bound rules it out."""
+        """1F1B of a choice; ``None`` if its bound rules it out."""
         if (cut, sizes) in self.known:
             return self.known[cut, sizes]
         if bound is None:
@@ -185,7 +185,7 @@ class _JointSearch:
 
     def _shortest(self, budget: Budget) -> None:
         """Cuts that allow a short step by load and way, at each size and at the best sizes, as further cuts: they are
-        on no front where another graph has less load at the same depth, or as little."""
+        on no front if another graph has less load at the same depth, or as little."""
         problems: list[tuple[int | None, PlacementProblem]] = [*self.sized.by_size.items()]
         for size, problem in [*problems, *([] if self.alike else [(None, self.sized.fastest)])]:
             groups, least = groups_of(problem), self._least(problem)
@@ -202,8 +202,8 @@ class _JointSearch:
     # -- 3. and 4. sizes --------------------------------------------------------------------------------------------
 
     def _descend(self) -> None:
-        """From the best choice of each of the best cuts to its neighbours, as long as 1F1B gets shorter. What that ends
-        at is a cut too."""
+        """From the best choice of each of the best cuts to its neighbours, as long as 1F1B gets shorter. The last one
+        is a cut too."""
         by_cut: dict[SizedCut, Candidate[Sizes]] = {}
         for candidate in sorted(self.known.values(), key=lambda candidate: candidate.value):
             if candidate.start is not None:
@@ -242,13 +242,13 @@ class _JointSearch:
     # -- 5. orders --------------------------------------------------------------------------------------------------
 
     def _open(self) -> list[Candidate[Sizes]]:
-        """What no bound rules out, the most promising first."""
+        """The choices that no bound rules out, the most promising first."""
         found = [candidate for candidate in self.known.values() if candidate.bound < self.makespan
                  or candidate is self.best]
         return sorted(found, key=lambda c: (c is not self.best, c.value, c.bound))
 
     def answer(self) -> PlacedStep:
-        """The best step, judged. Raises where there is none."""
+        """The best step, judged. Raises if there is none."""
         winner = self.orders.leader or self.best
         schedule = None if winner is None else winner.best if winner.search is None else winner.search.result()
         if winner is None or schedule is None:
@@ -274,7 +274,7 @@ class _JointSearch:
                                f"{type(fault).__name__}: {fault}" for fault in faulty)} if faulty else {})})
 
     def _considered(self, number: int, cut: SizedCut, makespan: float) -> Considered:
-        """What is known of one cut: nothing that was not tried is shorter than the bound, nor is what was."""
+        """The state of one cut: no choice, tried or untried, is shorter than its bound."""
         tried = [candidate for candidate in self.known.values() if candidate.of.cut == cut]
         bounds = [candidate.bound for candidate in tried]
         if self.settled:

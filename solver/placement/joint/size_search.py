@@ -29,7 +29,7 @@ class SizeChoice:
 
 
 class SizeSearch:
-    """Choices of ``cuts`` by rising bound. ``steps``: sets of sizes that were looked at."""
+    """Choices of ``cuts`` by rising bound. ``steps``: sets of sizes explored."""
 
     def __init__(self, cuts: Sequence[SizedCut]) -> None:
         self.cuts = cuts
@@ -40,15 +40,15 @@ class SizeSearch:
 
     @property
     def bound(self) -> float:
-        """No choice that has not come out yet has a shorter schedule."""
+        """A lower bound on the schedules of all choices still to come."""
         return self._parts.bound
 
     def bound_of(self, cut: int) -> float:
-        """The same, of one cut's choices."""
+        """The same for one cut's choices."""
         return min((bound for bound, (number, _) in self._parts if number == cut), default=math.inf)
 
     def below(self, most: float, steps: int) -> Iterator[SizeChoice]:
-        """The next choices with bounds below ``most``, until so many more sets of sizes have been looked at."""
+        """The next choices with bounds below ``most``, until this many more sets of sizes have been explored."""
         until = self.steps + steps
         while self.bound < most and self.steps < until:
             checkpoint()
@@ -61,7 +61,7 @@ class SizeSearch:
                 self._branch(number, sizes, bound)
 
     def drop(self, most: float) -> None:
-        """Forget what is no shorter than ``most``."""
+        """Remove all choices not shorter than ``most``."""
         self._parts.drop(most)
 
     def _push(self, number: int, sizes: Open, least: float = 0.0) -> None:
@@ -77,7 +77,7 @@ class SizeSearch:
                 for allowed, by_size in zip(sizes, bounds, strict=True))), unsettled)
 
     def _branch(self, number: int, sizes: Open, bound: float) -> None:
-        """One child for each size of an open stage: of that whose sizes' bounds differ most."""
+        """One child for each size of an open stage: the one whose sizes' bounds differ most."""
         bounds = stage_bounds(self.cuts[number], sizes)
         stage = max((s for s, allowed in enumerate(sizes) if len(allowed) > 1),
                     key=lambda s: (sorted(bounds[s].values())[1], -s))

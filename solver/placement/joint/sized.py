@@ -1,8 +1,8 @@
 """A placement problem at several sizes of micro-batch: the same operators and devices, costs of each size.
 
-Costs at a size are what somebody measured or modelled at that size, or follow from one size by an affine law that
-somebody states: time(b) = overhead + slope b. Nothing is guessed here. All sizes divide the mini-batch, and each
-divides the next larger one, so that blocks of different stages begin and end with the same samples.
+Costs at a size are measured or modelled at that size, or follow from one size by a stated affine law: time(b) =
+overhead + slope b. Nothing is guessed here. All sizes divide the mini-batch, and each divides the next larger one, so
+that blocks of different stages begin and end with the same samples.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from weft.solver.placement.problem import Degree, Node, PlacementError, Placemen
 @dataclass(frozen=True)
 class SizedProblem:
     """``by_size``: by samples of a micro-batch, rising, the problem in such micro-batches; ``mini_batch``: samples of a
-    step. Every problem's ``micro_batches`` is made what follows from both.
+    step. Every problem's ``micro_batches`` is derived from both.
 
     Raises :class:`~weft.solver.placement.problem.PlacementError` for sizes that do not divide each other or the
     mini-batch, and for problems that differ in more than costs.
@@ -54,8 +54,8 @@ class SizedProblem:
 
     @cached_property
     def fastest(self) -> PlacementProblem:
-        """Every operator and tensor as fast a sample as at its best size, in the smallest micro-batches: whatever sizes
-        the stages have, they take no less time and, with as many samples in flight, hold no less."""
+        """Every operator and tensor as fast a sample as at its best size, in the smallest micro-batches: at any sizes
+        of the stages, they take no less time and, with as many samples in flight, no less memory."""
         least, first = self.sizes[0], self.any
         problems = [(least / size, problem) for size, problem in self.by_size.items()]
         nodes = tuple(replace(
@@ -83,7 +83,7 @@ class SizedProblem:
     @cached_property
     def roomiest(self) -> PlacementProblem:
         """:attr:`fastest` with memory for one of the smallest micro-batches only, which every schedule of every graph
-        of stages holds at some time."""
+        of stages needs at some time."""
         most = max([1, *(degree.devices for degree in self.fastest.degrees)])
         return replace(self.fastest, nodes=tuple(
             replace(node, resident=node.resident + node.per_micro_batch / most, per_micro_batch=0.0)
@@ -101,8 +101,8 @@ def affine(problem: PlacementProblem, known: int, sizes: Iterable[int], overhead
            mini_batch: int) -> SizedProblem:
     """``problem``, which is in micro-batches of ``known`` samples, at other sizes by an affine law.
 
-    Of each operator's time ``overhead`` (in the problem's unit; all of it, where it is less) is the same at every size,
-    and the rest in proportion to the samples, as are transfers and what is held for a micro-batch.
+    Of each operator's time ``overhead`` (in the problem's unit; all of it, if it is less) is the same at every size,
+    and the rest in proportion to the samples, as are transfers and the memory for a micro-batch.
     """
     if not 0 <= overhead < float("inf"):
         raise PlacementError(f"overhead is {overhead}, it must be 0 or more and finite")
@@ -135,7 +135,7 @@ _SAME: Mapping[str, Callable[[PlacementProblem], object]] = {
 
 
 def require_sizes(mini_batch: int, sizes: Iterable[int]) -> None:
-    """Raise :class:`~weft.solver.placement.problem.PlacementError` for sizes that are none of a mini-batch."""
+    """Raise :class:`~weft.solver.placement.problem.PlacementError` for sizes that do not suit a mini-batch."""
     ranked = sorted(sizes)
     if not ranked:
         raise PlacementError("micro-batch sizes: there are none, give at least one")

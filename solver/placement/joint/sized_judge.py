@@ -1,8 +1,8 @@
 """From first principles: is a schedule one of these operators, in these stages, in micro-batches of these sizes?
 
-It shares nothing with the search: durations are counted anew, operator by operator and tensor by tensor, and what waits
-for what sample by sample. Whether the schedule keeps to its own block problem is the word of
-:mod:`weft.solver.judge.validate`, which is asked here too.
+It shares no code with the search: durations are counted anew, operator by operator and tensor by tensor, and waits
+sample by sample. Whether the schedule keeps its own block problem is for :mod:`weft.solver.judge.validate`, which is
+called here too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from weft.solver.placement.judge import breaches_of_division
 from weft.solver.problem import Block, BlockKind, Problem
 from weft.solver.schedule import Schedule
 
-#: Sums may differ by so much, as a share of them.
+#: The share of sums by which they may differ.
 _ROUNDING = 1e-9
 
 
@@ -97,8 +97,8 @@ def _time(sized: SizedProblem, size: int, node: int, kind: int, shared: int) -> 
 
 def _transfers(sized: SizedProblem, parts: Sequence[tuple[int, Sequence[int]]], sizes: Sequence[int], stage: int
                ) -> float:
-    """What a micro-batch's transfers take: a tensor's messages hold as many samples as the smallest micro-batch of all
-    stages that it touches."""
+    """The time of a micro-batch's transfers: a tensor's messages contain as many samples as the smallest micro-batch of
+    all stages that it touches."""
     stage_of = {node: s for s, (_, nodes) in enumerate(parts) for node in nodes}
     total = 0.0
     for i, tensor in enumerate(sized.any.tensors):
@@ -112,7 +112,7 @@ def _transfers(sized: SizedProblem, parts: Sequence[tuple[int, Sequence[int]]], 
 
 def _of_samples(sized: SizedProblem, parts: Sequence[tuple[int, Sequence[int]]], sizes: Sequence[int],
                 blocks: Sequence[dict[BlockKind, list[Block]]], problem: Problem) -> Iterator[str]:
-    """Whether every sample comes to each stage after those before it, and goes back after those behind it."""
+    """Whether every sample comes to each stage after its predecessors, and goes back after its successors."""
     before = [0] * len(problem.blocks)
     for number in problem.topological_order:
         for item in problem.blocks[number].after:

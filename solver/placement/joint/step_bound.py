@@ -1,4 +1,4 @@
-"""How short a step of a graph of stages can be, in any order, while the sizes of its micro-batches are partly open.
+"""A lower bound on a step of a graph of stages, in any order, while the sizes of its micro-batches are partly open.
 
 Each stage has a set of sizes that it may take. For one of them, b, of a mini-batch of B samples:
 
@@ -6,15 +6,15 @@ Each stage has a set of sizes that it may take. For one of them, b, of a mini-ba
   its samples forwards (``head``), and after the last backward, which is the last block they run, earlier stages run
   these samples backwards (``tail``). So step >= head + (B / b)(forward + backward) + tail. An earlier stage of size c
   runs at least max(1, b / c) blocks for b samples, and none before it has its own head.
-* *Memory*: before its first backward, which waits for everything that follows, all later stages have run a forward; so
-  the stage has run as many samples as the largest of their micro-batches has. If it has no room for these, no schedule
+* *Memory*: before its first backward, which waits for all its successors, all later stages have run a forward; so the
+  stage has run as many samples as the largest of their micro-batches has. If it has no room for these, no schedule
   exists.
-* *Area*: what a block keeps it keeps from the begin of its forward to the end of its backward, and in between later
-  stages run its samples both ways. With room for k blocks at once, step >= (B / b) x that time / k.
+* *Area*: the memory that a block keeps is occupied from the begin of its forward to the end of its backward, and in
+  between later stages run its samples both ways. With room for k blocks at once, step >= (B / b) x that time / k.
 
-A stage's bound is the least over its sizes, the step's the largest of all stages'. Where it needs something of another
-stage it takes the least over that one's sizes, each time anew. So a bound of sets of sizes holds for every choice from
-them, and does not fall when a set shrinks.
+A stage's bound is the least over its sizes, the step's the largest of all stages'. A value needed from another stage is
+the least over that one's sizes, each time anew. So a bound of sets of sizes is valid for every choice from them, and
+does not fall when a set shrinks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from weft.solver.placement.joint.cuts import SizedCut
 #: Per stage the sizes that it may take.
 Open: TypeAlias = tuple[tuple[int, ...], ...]
 
-#: What sums of times may lose by rounding, as a share of them; and what rooms may gain.
+#: The most that sums of times may lose by rounding, as a share of them; and that rooms may gain.
 _ROUNDING = 1e-9
 
 
@@ -39,7 +39,7 @@ def open_sizes(cut: SizedCut) -> Open:
 
 
 def stage_bounds(cut: SizedCut, sizes: Open) -> list[dict[int, float]]:
-    """Per stage and size that it may take, a lower bound on the step, infinite where its memory has no room."""
+    """Per stage and size that it may take, a lower bound on the step, infinite if its memory has no room."""
     trains = any(costs.trains for by_size in cut.costs for costs in by_size.values())
     head = _way(cut, sizes, cut.before, lambda stage, size: cut.costs[stage][size].least_forward)
     tail = (_way(cut, sizes, cut.before, lambda stage, size: cut.costs[stage][size].least_backward) if trains else
@@ -68,8 +68,8 @@ def stage_bounds(cut: SizedCut, sizes: Open) -> list[dict[int, float]]:
 
 def _way(cut: SizedCut, sizes: Open, before: Sequence[Sequence[int]], time: Callable[[int, int], float]
          ) -> Callable[[int, int], float]:
-    """Of a stage and its size, how long its first block waits at least for those ``before``, whose blocks take
-    ``time``. Backwards in time it is what comes after its last block."""
+    """For a stage and its size, the least time that its first block waits for those ``before``, whose blocks take
+    ``time``. Backwards in time it is the time after its last block."""
     @cache
     def ready(stage: int, samples: int) -> float:
         best = math.inf
@@ -87,7 +87,7 @@ def _way(cut: SizedCut, sizes: Open, before: Sequence[Sequence[int]], time: Call
 
 
 def _turn(cut: SizedCut, sizes: Open) -> Callable[[int, int], float]:
-    """Of a stage and a number of samples, what all that follows it takes at least to run these both ways."""
+    """For a stage and a number of samples, the least time of all its successors to run these both ways."""
     @cache
     def through(stage: int, samples: int) -> float:
         best = math.inf
@@ -105,7 +105,7 @@ def _turn(cut: SizedCut, sizes: Open) -> Callable[[int, int], float]:
 
 
 def _samples_ahead(cut: SizedCut, sizes: Open) -> list[int]:
-    """Per stage the samples of the largest micro-batch of any stage that follows it, at least."""
+    """Per stage the least number of samples of the largest micro-batch of any stage that follows it."""
     found = [0] * len(sizes)
     for stage in reversed(range(len(sizes))):  # deepest first: what follows a stage has a higher number
         found[stage] = max((max(found[other], min(sizes[other])) for other in cut.after[stage]), default=0)

@@ -1,7 +1,7 @@
-"""The operators of a memory problem by class, and what is chosen for each class.
+"""The operators of a memory problem by class, and the choices for each class.
 
-Operators of one class (equal kind and costs) are interchangeable: how many of a class are recomputed and how many
-offloaded says all.
+Operators of one class (equal kind and costs) are interchangeable: the numbers of a class that are recomputed and
+offloaded determine a choice.
 """
 
 from __future__ import annotations

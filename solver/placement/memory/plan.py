@@ -131,7 +131,7 @@ class MemoryProblem:
             raise PlacementError(f"there are {len(self.windows)} windows for {self.stages - 1} cuts, give one for each")
 
     def in_flight(self, stage: int) -> int:
-        """Micro-batches that ``stage`` holds at once: those of 1F1B and, on all but the last, ``ahead`` more."""
+        """The number of micro-batches in ``stage`` at once: those of 1F1B and, on all but the last, ``ahead`` more."""
         depth = self.stages - stage + (self.ahead if stage < self.stages - 1 else 0)
         return depth if self.micro_batches is None else min(depth, self.micro_batches)
 
@@ -140,7 +140,7 @@ class MemoryProblem:
         return self.operators[first - 1].output if first and self.rules == "strict" else 0
 
     def movable_input_bytes(self, first: int) -> int:
-        """What of that may be offloaded."""
+        """The part of that which may be offloaded."""
         return self.input_bytes(first) if "offload" in self.modes and not self.inputs_stay else 0
 
     def passing_bytes(self, operator: int) -> int:
@@ -215,7 +215,7 @@ class MemoryPlan:
 
     @cached_property
     def stages(self) -> tuple[StageMeasure, ...]:
-        """What each stage costs."""
+        """The costs of each stage."""
         return tuple(measure(self, stage) for stage in range(self.problem.stages))
 
     @property
@@ -235,7 +235,7 @@ class MemoryPlan:
 
 
 def measure(plan: MemoryPlan, stage: int) -> StageMeasure:
-    """What ``stage`` of ``plan`` costs, operator by operator; this is the meaning of a plan."""
+    """The costs of ``stage`` of ``plan``, operator by operator; this defines the meaning of a plan."""
     problem, first, last = plan.problem, plan.cuts[stage], plan.cuts[stage + 1]
     ops = problem.operators
     in_flight = problem.in_flight(stage)

@@ -184,7 +184,7 @@ class LimitSearch:
                 "bytes, and no proof that there is none; use smaller micro-batches, more stages or more memory")
 
     def refusal(self) -> str:
-        """Why there is no plan, a sentence."""
+        """Why there is no plan, in a sentence."""
         problem = self.problem
         least = max(op.resident for op in problem.operators)
         allowed = " and ".join(sorted(problem.modes)) or "nothing but keeping"

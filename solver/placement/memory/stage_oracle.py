@@ -335,7 +335,7 @@ class StageModel:
             before = level
 
     def choice(self, solver: cp_model.CpSolver) -> ClassCounts:
-        """What a solution chooses."""
+        """The choice of a solution."""
         recompute, offload = np.zeros(self.size, dtype=np.int64), np.zeros(self.size, dtype=np.int64)
         for k in self.present:
             recompute[k], offload[k] = solver.value(self.recompute[k]), solver.value(self.offload[k])

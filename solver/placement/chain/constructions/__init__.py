@@ -1,4 +1,4 @@
-"""How a chain of stages is found, one file a technique: each has a name, ``of`` (is it for this graph?) and ``improve``
-(:class:`weft.solver.placement.bracket.Placer`). :mod:`weft.solver.placement.chain.place` lists them in the order
-in which they are called.
+"""How a chain of stages is found, one file per technique: each has a name, ``of`` (does it apply to this graph?) and
+``improve`` (:class:`weft.solver.placement.bracket.Placer`). :mod:`weft.solver.placement.chain.place` lists them in the
+order in which they are called.
 """

@@ -1,7 +1,7 @@
-"""A first placement of a graph of any size: an order packed into stages from its end, each as full as a limit lets.
+"""A first placement of a graph of any size: an order packed into stages from its end, each as full as a limit allows.
 
-How deep a stage is, and so what it holds, is known when it is packed. A heuristic in time that grows as the graph does;
-:mod:`weft.solver.placement.orders.slice_order` cuts an order in the best way, which takes its square.
+The depth of a stage, and so its memory, is known when it is packed. A heuristic in time linear in the graph;
+:mod:`weft.solver.placement.orders.slice_order` cuts an order optimally, in quadratic time.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from weft.solver.placement.params import PARAMS, PlacementParams
 
 
 class Packing:
-    """Graphs of which no order can be cut in the best way soon: two orders are packed, so that a search that is stopped
-    has something."""
+    """For graphs too large to cut an order optimally soon: two orders are packed, so that a stopped search has a
+    result."""
 
     name: ClassVar[str] = "packing"
 
@@ -41,7 +41,7 @@ class Packing:
 
 def best_packing(groups: Groups, order: Sequence[int], least: float, budget: Budget,
                  on_better: Callable[[Division], None], params: PlacementParams = PARAMS) -> None:
-    """Pack ``order`` under smaller and smaller limits until ``budget`` ends; ``on_better`` gets what fits.
+    """Pack ``order`` under smaller and smaller limits until ``budget`` ends; ``on_better`` gets the ones that fit.
 
     ``least``: a bound on the largest load.
     """
@@ -69,7 +69,7 @@ def best_packing(groups: Groups, order: Sequence[int], least: float, budget: Bud
 
 
 def _pack(groups: Groups, order: Sequence[int], limit: float) -> Division | None:
-    """``order`` in stages with no load above ``limit``, or ``None`` if it is too much for the devices."""
+    """``order`` in stages with no load above ``limit``, or ``None`` if it exceeds the devices."""
     left = [kind.count for kind in groups.problem.kinds]
     stages: list[tuple[int, tuple[int, ...]]] = []
     end = len(order)
@@ -87,7 +87,7 @@ def _pack(groups: Groups, order: Sequence[int], limit: float) -> Division | None
 
 
 def _furthest(groups: Groups, order: Sequence[int], end: int, kind: int, limit: float, depth: int) -> int:
-    """The first place from which up to ``end`` a stage keeps to ``limit`` and to the memory; ``end`` if none does."""
+    """The first place from which up to ``end`` a stage keeps ``limit`` and the memory; ``end`` if none does."""
     device = groups.problem.kinds[kind]
     memory = float("inf") if device.memory is None else room(device.memory)
     in_flight = groups.problem.in_flight(depth)

@@ -19,7 +19,7 @@ from weft.solver.placement.params import PARAMS
 
 
 class RandomSlicings(Placer[ChainBracket]):
-    """Slicings on the graph itself where it is small, and on coarser ones, which is often as good and quicker."""
+    """Slicings on the graph itself if it is small, and on coarser ones, which is often as good and quicker."""
 
     name: ClassVar[str] = "random slicings"
 

@@ -1,4 +1,4 @@
-"""Refining a placement: some groups are set free, all others stay, and the exact encoding decides.
+"""Refining a placement: some groups are free, all others stay, and the exact encoding decides.
 
 Free are, first, the stages around the one with the largest load, whole; then the groups near any cut. "Near" is
 measured in work: a group may move to the next stage if the groups of its own stage that would have to move with it
@@ -34,7 +34,7 @@ class Refinement(Placer[ChainBracket]):
 
 
 def refine_within(bracket: ChainBracket, groups: Groups, share: float) -> None:
-    """Refine the best placement in terms of ``groups``, if it has such."""
+    """Refine the best placement in terms of ``groups``, if there is one."""
     start = bracket.start(groups)
     if start is None:
         return
@@ -48,7 +48,7 @@ def refine_within(bracket: ChainBracket, groups: Groups, share: float) -> None:
 def near_cuts(groups: Groups, division: Division, reach: float) -> Windows:
     """Windows in which groups with at most ``reach`` work between them and a cut may cross it; the rest stay."""
     stages = min(groups.problem.devices, groups.count)
-    # Empty stages stand in front: how much a stage may hold depends on how many follow it.
+    # Empty stages are first: the memory of a stage depends on the number that follow it.
     offset = stages - len(division.stages)
     stage_of = {g: index + offset for index, (_, inside) in enumerate(division.stages) for g in inside}
     within: list[list[tuple[int, int]]] = [[] for _ in range(stages)]
@@ -67,7 +67,8 @@ def near_cuts(groups: Groups, division: Division, reach: float) -> Windows:
 
 def _work_within(groups: Groups, inside: Sequence[int], order: Sequence[tuple[int, int]]
                  ) -> tuple[list[float], list[float]]:
-    """Per group of one stage its work with that of all it follows there, and with that of all that follows it there."""
+    """Per group of one stage its work with that of all its predecessors there, and with that of all its successors
+    there."""
     place = {group: index for index, group in enumerate(inside)}
     work = groups.least[list(inside)]
     before = np.eye(len(inside), dtype=bool)
@@ -100,12 +101,12 @@ def refine(groups: Groups, start: Division, budget: Budget, least: float, *, eac
     one.
 
     Neighbourhoods grow while they are searched to their end without an improvement. Those around the heaviest stage
-    end where that is too short for one; ``reach`` then shrinks instead.
+    stop if that is too short for one; ``reach`` then shrinks instead.
     """
     best = start
 
     def try_within(windows: Windows) -> bool | None:
-        """Whether it helped; ``None`` if that was not found out."""
+        """Whether it helped; ``None`` if that is unknown."""
         nonlocal best
         found = least_bottleneck(groups, budget, best, least, windows=windows, deterministic=each)
         if found.stages is not None and found.stages.value < best.value:

@@ -24,8 +24,8 @@ from weft.solver.placement.stage_windows import windows_of
 
 
 class ThresholdSearch(Placer[ChainBracket]):
-    """For graphs whose cutoff leaves few threshold variables; for any, where a round has begun and nothing is found.
-    Raises :class:`~weft.solver.placement.refusals.NoPlacement` where it is proven that nothing fits."""
+    """For graphs whose cutoff leaves few threshold variables; for any, once a round has begun and nothing is found.
+    Raises :class:`~weft.solver.placement.refusals.NoPlacement` if it is proven that nothing fits."""
 
     name: ClassVar[str] = "threshold search"
 
@@ -48,7 +48,7 @@ class ThresholdSearch(Placer[ChainBracket]):
 
 
 def _reduced(bracket: ChainBracket) -> tuple[Groups, Division | None]:
-    """The graph with all that is exact below the best placement's largest load, and that placement in its terms."""
+    """The graph with all reductions exact below the best placement's largest load, and that placement in its terms."""
     groups, start = bracket.groups, bracket.start(bracket.groups)
     if start is None or "cutoff" in bracket.without:
         return groups, start
@@ -82,7 +82,7 @@ def sentence_for(groups: Groups, budget: Budget) -> str:
 
 
 def excess_needed(groups: Groups, budget: Budget) -> tuple[float, Division] | None:
-    """How much memory every limited device lacks at least, and stages that fit with it; ``None`` if not found in time.
+    """The least memory that every limited device lacks, and stages that fit with it; ``None`` if not found in time.
     """
     stages = min(groups.problem.devices, groups.count)
     threshold = Threshold(groups, stages, windows_of(groups, stages, float("inf")), Ticks.of(groups, float("inf")))

@@ -1,9 +1,9 @@
 """Both goals in the threshold encoding, one after the other: for graphs that are too wide for their levels.
 
-A chain of stages with one micro-batch in flight holds no more than the same stages as a graph: its least load is a
-bound, and no graph fits where no such chain does. If some graph keeps to that load in the memory that its depths ask
-for, the shallowest of these graphs is the answer. If none does, the least load is searched for with memory by depth;
-the limit is above what is found then.
+A chain of stages with one micro-batch in flight needs no more memory than the same stages as a graph: its least load is
+a bound, and no graph fits if no such chain does. If some graph keeps that load within the memory that its depths
+require, the shallowest of these graphs is the answer. If none does, the least load is searched for with memory by
+depth; the limit is then above the load found.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from weft.solver.placement.refusals import NoPlacement
 
 
 class ByEncoding:
-    """For stages on one device each. Raises :class:`~weft.solver.placement.refusals.NoPlacement` where it is proven
-    that nothing fits."""
+    """For stages on one device each. Raises :class:`~weft.solver.placement.refusals.NoPlacement` if it is proven that
+    nothing fits."""
 
     name: ClassVar[str] = "encoding"
 
@@ -77,7 +77,7 @@ def _shallower(bracket: GraphBracket) -> None:
 
 
 def _least_load(bracket: GraphBracket) -> None:
-    """The least largest load where memory binds, from the best chain that fits."""
+    """The least largest load if memory binds, from the best chain that fits."""
     try:
         chain = _chain(bracket, bracket.problem, bracket.params.chain_share)
         bracket.offer(bracket.whole, divided(bracket.whole, parts_of(chain.stages)))

@@ -15,7 +15,7 @@ from weft.solver.placement.refusals import NoPlacement
 
 class ByLevels(Placer[GraphBracket]):
     """:mod:`weft.solver.placement.dag.levels` on the graph itself. Raises
-    :class:`~weft.solver.placement.refusals.NoPlacement` where it is proven that nothing fits."""
+    :class:`~weft.solver.placement.refusals.NoPlacement` if it is proven that nothing fits."""
 
     name: ClassVar[str] = "levels"
 

@@ -1,7 +1,7 @@
-"""Replicated stages without proof, where a graph is too wide for its levels: longer pieces of its paths, and chains;
-where none of these fits, any stages that do.
+"""Replicated stages without proof, for graphs too wide for their levels: longer pieces of its paths, and chains; if
+none of these fits, any stages that do.
 
-Paths made of fewer, longer pieces, for the levels' program, whose cost grows with the lengths of a graph's paths.
+Paths are made of fewer, longer pieces for the levels' program, whose cost grows with the lengths of a graph's paths.
 
 A heuristic: it may lose every optimum. Interchangeable paths stay so.
 """
@@ -22,8 +22,8 @@ from weft.solver.placement.refusals import NoPlacement
 
 class ByRows:
     """The better of a coarser graph's stages and of the best chains of a few orders. Raises
-    :class:`~weft.solver.placement.problem.PlacementError` where devices are of several kinds or the graph is too large,
-    and :class:`~weft.solver.placement.refusals.NoPlacement` where it is proven that nothing fits.
+    :class:`~weft.solver.placement.problem.PlacementError` if devices are of several kinds or the graph is too large,
+    and :class:`~weft.solver.placement.refusals.NoPlacement` if it is proven that nothing fits.
     """
 
     name: ClassVar[str] = "rows"
@@ -63,7 +63,7 @@ def _any(bracket: GraphBracket) -> None:
 
 
 def _in_pieces(bracket: GraphBracket, share: float) -> None:
-    """By levels, of the graph with every path made of a few pieces, as many as the levels can take."""
+    """By levels, of the graph with every path made of a few pieces, as many as the levels can handle."""
     params, tried = bracket.params, bracket.whole.count
     for pieces in params.pieces:
         groups = shorten_paths(bracket.whole, pieces)

@@ -1,11 +1,11 @@
-"""The ideals of a graph that is a set of paths, and the levels that can be taken off the end of each.
+"""The ideals of a graph that is a set of paths, and the levels that can be removed from the end of each.
 
-An *ideal* is a set of groups that nothing outside comes before: one number a path
-(:mod:`weft.solver.placement.paths`), how many of its groups, from its start, are in it. A *level* is what is
-in an ideal and not in a smaller one; it falls into connected *pieces*.
+An *ideal* is a set of groups without predecessors outside it: one number per path (:mod:`weft.solver.placement.paths`),
+the number of its groups, from its start, in the ideal. A *level* is the difference of an ideal and a smaller one; it
+falls into connected *pieces*.
 
-Ideals are named by how many groups of a family's paths they hold, falling, and a level by which segments of which
-families it has; only one of those that differ by the names of interchangeable paths is kept.
+Ideals are named by the numbers of groups on a family's paths, falling, and a level by its segments of families; of
+those that differ by the names of interchangeable paths only one is kept.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from weft.solver.placement.params import PARAMS
 from weft.solver.placement.paths import Paths
 
 Ideal: TypeAlias = tuple[int, ...]
-#: What a piece, or a stage, holds, sorted: of a path of a family the groups from one place up to another.
+#: The contents of a piece, or a stage, sorted: of a path of a family the groups from one place up to another.
 Piece: TypeAlias = tuple[tuple[int, int, int], ...]
 
 
 class TooWide(Exception):
-    """More ideals or cuts of them than this program is meant for, a graph it is not meant for, or the time is over."""
+    """More ideals or cuts of them than the program supports, a graph it does not support, or the time is over."""
 
 
 @dataclass(frozen=True)
 class LevelCuts:
-    """All ways to take a level off an ideal: number of the ideal that is left, and of the level."""
+    """All ways to remove a level from an ideal: the numbers of the ideal left, and of the level."""
 
     rest: NDArray[np.int64]
     level: NDArray[np.int64]
@@ -44,11 +44,10 @@ class LevelCuts:
 class Ideals:
     """``all[i]``: ideals by number, 0 the empty one, 1 the whole graph; ``levels[i]``: the pieces of a level.
 
-    Levels are kept where no load need exceed ``limit`` and no more devices be taken than there are. With ``in_a_row`` a
-    level is one piece. Without ``twins`` every path is a family of its own. Raises :class:`TooWide` where devices are
-    of several kinds, past ``max_cuts``, and where pieces of a level may be cheaper together than one of them alone, as
-    a tensor may join them; not so with ``loose``, where what no stages keep to is refuted of memory alone, not of
-    loads.
+    Levels are kept if no load need exceed ``limit`` and no more devices be used than there are. With ``in_a_row`` a
+    level is one piece. Without ``twins`` every path is a family of its own. Raises :class:`TooWide` if devices are of
+    several kinds, past ``max_cuts``, and if pieces of a level may be cheaper together than one of them alone, as a
+    tensor may join them; not so with ``loose``, where the absence of stages is proven for memory alone, not for loads.
     """
 
     def __init__(self, groups: Groups, budget: Budget, *, limit: float, in_a_row: bool = False, twins: bool = True,
@@ -76,27 +75,27 @@ class Ideals:
 
     @property
     def count(self) -> int:
-        """Cuts that were made so far."""
+        """The number of cuts made so far."""
         return sum(len(cuts.rest) for cuts in self._cuts.values())
 
     def sums(self, amounts: Sequence[float]) -> list[list[float]]:
-        """Per path the sums of what its groups have of something, before each of its places."""
+        """Per path the prefix sums of an amount over its groups, before each of its places."""
         return [[0.0, *itertools.accumulate(amounts[group] for group in path)] for path in self.paths]
 
     def sum_of(self, sums: Sequence[Sequence[float]], piece: Piece) -> float:
-        """What such a piece has of it."""
+        """The sum of that amount over such a piece."""
         return sum(sums[self.families[f].start][end] - sums[self.families[f].start][start] for f, start, end in piece)
 
     # -- names -------------------------------------------------------------------------------------------------------
 
     def name(self, ideal: Sequence[int]) -> Ideal:
-        """The ideal that stands for all that differ from this one by names of interchangeable paths."""
+        """The ideal that represents all that differ from this one by names of interchangeable paths."""
         return tuple(itertools.chain.from_iterable(
             sorted(ideal[family.start:family.stop], reverse=True) if len(family) > 1 else (ideal[family.start],)
             for family in self.families))
 
     def members(self, piece: Piece) -> list[int]:
-        """Groups that such a piece, or stage, can be made of."""
+        """Groups that such a piece, or stage, can consist of."""
         taken = [family.start for family in self.families]
         found: list[int] = []
         for family, start, end in piece:
@@ -114,7 +113,7 @@ class Ideals:
     # -- cuts --------------------------------------------------------------------------------------------------------
 
     def cuts(self, number: int) -> LevelCuts:
-        """The levels that can be taken off ideal ``number``."""
+        """The levels that can be removed from ideal ``number``."""
         if number not in self._cuts:
             if self._names > PARAMS.max_names:
                 raise TooWide(f"up to {self._names:.0e} ideals")
@@ -142,7 +141,8 @@ class Ideals:
         return self._cuts[number]
 
     def cut(self, number: int, index: int) -> tuple[Ideal, list[tuple[Piece, list[int]]]]:
-        """Cut ``index`` of ideal ``number``: what is left, path by path (not renamed), and each piece with its groups.
+        """Cut ``index`` of ideal ``number``: the ideal left, path by path (not renamed), and each piece with its
+        groups.
         """
         ideal = self.all[number]
         rest, roots = next(itertools.islice(self._take(ideal), index, None))

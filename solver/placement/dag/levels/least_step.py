@@ -1,6 +1,6 @@
-"""How short a whole step can be: a bound over all graphs of stages, with the time that the pipeline takes to fill.
+"""A lower bound on a whole step over all graphs of stages, with the time that the pipeline takes to fill.
 
-A stage runs a forward of all its operators once it has what they wait for, so its devices stand idle until the first
+A stage runs a forward of all its operators once their inputs are available, so its devices are idle until the first
 micro-batch has come through the longest way of operators before it, and after its last backward that way is gone back.
 With N micro-batches, in any schedule,
 

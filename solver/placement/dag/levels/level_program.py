@@ -1,8 +1,8 @@
 """Stages under a limit on the largest load, by dynamic programming over levels.
 
-Stages of one depth are a *level*: none of them follows another. Taking levels off the end of the graph, deepest last,
-what is left after each is an ideal (:mod:`weft.solver.placement.dag.levels.ideals`). With ``devices(d, c)``, the fewest
-devices that hold in d levels all that is not in ideal c:
+Stages of one depth are a *level*: none of them follows another. If levels are removed from the end of the graph,
+deepest last, the rest after each is an ideal (:mod:`weft.solver.placement.dag.levels.ideals`). With ``devices(d, c)``,
+the fewest devices that run in d levels all groups outside ideal c:
 
     devices(d, c) = min over ideals c' that contain c of  devices(d - 1, c') + packed(c' without c, d)
 
@@ -31,7 +31,7 @@ from weft.solver.placement.params import PARAMS
 #: In place of a limit of nothing at all, so that shares of it are numbers.
 _TINY = math.ulp(0.0)
 
-#: Which pieces of a level each stage holds, by their places, and on how many devices it is.
+#: The pieces of a level in each stage, by their places, and its number of devices.
 Packing: TypeAlias = tuple[tuple[tuple[int, ...], int], ...]
 
 
@@ -88,8 +88,8 @@ class LevelProgram:
         return None
 
     def _take_levels(self, known: _UnderLimit, ideal: int, used: int) -> None:
-        """All levels taken off ``ideal``, outside which ``used`` devices are, that lead to a rest on fewer devices than
-        is known."""
+        """All levels removed from ``ideal``, outside which ``used`` devices are, that lead to a rest on fewer devices
+        than known."""
         ideals, none = self.ideals, self.count + 1
         cuts = ideals.cuts(ideal)
         if ideals.budget.spent:
@@ -112,7 +112,7 @@ class LevelProgram:
             known.parent[number] = ideal, int(index[at]), known.in_flight
 
     def needed(self, limit: float, known: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-        """Devices that each ideal needs at least."""
+        """The least number of devices for each ideal."""
         ideals = self.ideals
         for ideal in ideals.all[len(self._work_left):]:
             inside = [g for path, count in zip(ideals.paths, ideal, strict=True) for g in path[:count]]
@@ -131,7 +131,8 @@ class LevelProgram:
         return np.concatenate([np.array(known, np.int64), np.minimum(found, self.count + 1).astype(np.int64)])
 
     def _share(self, heavy: Sequence[int], limit: float) -> float:
-        """Devices that one of ``heavy`` needs at least: a stage on r devices holds no more of them than r times."""
+        """The least number of devices for one of ``heavy``: a stage on r devices contains no more of them than r
+        times."""
         shares = [r / most for r, times in self.degrees
                   if (most := math.floor(min(len(heavy), limit / max(min(times[g] for g in heavy), _TINY)
                                              * (1 + 1e-9))))]
@@ -145,7 +146,7 @@ class LevelProgram:
         return max((min(times[g] for g in heavy) * -(-len(heavy) // self.count) for heavy in self.heavy), default=0.0)
 
     def least_devices(self, limit: float, known: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-        """Devices that each level needs at least; one more than there are where a piece exceeds the limit."""
+        """The least number of devices for each level; one more than there are if a piece exceeds the limit."""
         ideals = self.ideals
         for pieces in ideals.levels[len(self._level_work):]:
             self._level_work.append(sum(ideals.sum_of(ideals.work_before, piece) for piece in pieces))
@@ -211,7 +212,7 @@ class LevelProgram:
         return 0
 
     def cost(self, stage: Piece) -> tuple[tuple[float, ...], float, float]:
-        """The load of such a stage on each number of devices; what it holds, and holds for a micro-batch."""
+        """The load of such a stage on each number of devices; its memory, and its memory per micro-batch."""
         if stage not in self._costs:
             inside = self.ideals.members(stage)
             self._costs[stage] = (tuple(self.load(inside, d) for d in range(len(self.degrees))),
@@ -288,7 +289,7 @@ class _UnderLimit:
         self.reached, self.parent, self.bar = {}, {}, self.best.copy()
 
     def grow(self) -> None:
-        """Ideals and levels that have come up since."""
+        """Take up the ideals and levels added since."""
         ideals = self.program.ideals
         if len(ideals.all) > len(self.need):
             self.need = self.program.needed(self.limit, self.need)

@@ -1,9 +1,9 @@
-"""Graphs of stages by dynamic programming over levels: exact, and quick where a graph is a few paths.
+"""Graphs of stages by dynamic programming over levels: exact, and quick for a graph of a few paths.
 
 Under a limit on the load, the program of :mod:`weft.solver.placement.dag.levels.level_program` finds stages on the
 devices there are, as shallow as possible, or proves that there are none. So the least largest load is found by
-bisection and proven by a last run just below it. Cuts of the graph and what they need at least do not change from run
-to run: they are made once, for the largest load of a first chain.
+bisection and proven by a last run just below it. Cuts of the graph and their least needs do not change from run to run:
+they are made once, for the largest load of a first chain.
 
 After the dynamic programs of Piper (Tarnawski et al., NeurIPS 2021: ideals, one stage each) and GraphPipe (Jeon et al.,
 ASPLOS 2025: series-parallel graphs by their splits); the levels are what makes it exact for graphs of stages of any

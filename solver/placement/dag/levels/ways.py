@@ -1,4 +1,4 @@
-"""The longest way of operators to each group of a graph, and back: what fills a pipeline and what drains it."""
+"""The longest way of operators to each group of a graph, and back: the times to fill and to drain a pipeline."""
 
 from __future__ import annotations
 
