@@ -1,8 +1,8 @@
-"""The cuts of a case beside the placements that are listed: which may still be best, and which are to be searched.
+"""The cuts of a case in addition to its listed placements: which may still be best, and which to search.
 
-Cuts and orders improve each other. A known order is carried to all cuts at once, which finds the cut that serves it
-best; on that cut another order is found, and so on. What no schedule at hand rules out keeps its lower bound: the least
-of these bounds is a bound on every cut.
+Cuts and orders improve each other. A known order is carried to all cuts at once, which finds its best cut; on that cut
+a better order is found, and so on. Cuts not ruled out by any schedule keep their lower bounds: the least of these is a
+bound on every cut.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from weft.solver.step.shorter import shorter
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders
 
-#: What listing and bounding cuts may take of what is left.
+#: The share of the remaining time for listing and bounding cuts.
 _LISTING = 0.1
-#: Deterministic seconds that are charged for a stage of a cut that is listed, for an operation of one whose bound is
-#: raised, of one that an order is carried to, and of a neighbour, which is timed and bounded: what these took.
+#: Deterministic seconds charged for a stage of a listed cut, and for an operation of a cut whose bound is raised, of a
+#: cut to which an order is carried, and of a neighbour, which is timed and bounded: the measured costs.
 _PER_STAGE, _PER_BOUND, _PER_CARRIED, _PER_NEIGHBOUR = 5e-7, 1.5e-6, 2e-8, 3e-6
-#: The same for an operation that a known schedule orders: those that are searches, and the others.
+#: The same for an operation ordered by a known schedule: for searches, and for the others.
 _PER_ORDERED, _PER_RULE = 6e-4, 5e-5
-#: On steps of more operations no schedule is tried: the known ones alone take seconds each.
+#: With more operations a step no schedule is tried: known ones alone take seconds each.
 _MOST_OPERATIONS = 20_000
 #: Of steps of no more operations it is asked whether a cut has a schedule shorter than the best, for so many
 #: deterministic seconds, and what a pair of operations of one GPU is charged for that.
@@ -141,14 +141,14 @@ class CutSearch:
         return None
 
     def narrow(self, best: float) -> None:
-        """Forget what ``best`` rules out."""
+        """Drop the cuts ruled out by ``best``."""
         for space in self.spaces:
             if space.cuts is not None:
                 space.narrow(_ns(best))
 
     def open(self, best: float, most: int | None = None) -> None:
-        """List the cuts that ``best`` does not rule out, fewest stages first, or, for a look, ``most`` of each space;
-        where all are listed, raise the bounds of some."""
+        """List the cuts not ruled out by ``best``, fewest stages first, or, initially, ``most`` of each space; if all
+        are listed, raise the bounds of some."""
         time = self.budget.slice(share=_LISTING)
         with self.budget.limited(_LISTING):
             for space in self.spaces:
@@ -166,8 +166,7 @@ class CutSearch:
             self.listed[id(space)] = best
 
     def raise_some(self, best: float, time: Slice) -> bool:
-        """Raise the bounds of some cuts, those with the least bounds, as many as there is ``time`` for; whether there
-        were any to raise."""
+        """Raise the bounds of the cuts with the least bounds, as ``time`` permits; whether there were any to raise."""
         waiting = [space for space in self.spaces if space.waiting]
         if not waiting:
             return False
@@ -179,7 +178,7 @@ class CutSearch:
         return True
 
     def operations(self, space: CutSpace) -> int:
-        """Of a schedule of one of its cuts."""
+        """The number of operations of a schedule of one of its cuts."""
         return self.micro_batches * space.ground.layout.stages * (1 if space.backward == "none" else 3)
 
     def charge(self, seconds: float) -> None:
@@ -187,11 +186,11 @@ class CutSearch:
         self.budget.deterministic_used += seconds
 
     def taken(self, cut: CutDecision) -> CutDecision:
-        """``cut`` with all that is known of its bound: it is nobody else's from now on."""
+        """``cut`` with its best known bound; the cut is removed from this search."""
         return replace(cut, bound=max(cut.bound, cut.space.take(cut.borders) / 1e9))
 
     def carried(self, of: CutDecision, orders: Orders) -> Decided[CutDecision] | None:
-        """The cut on which ``orders``, which are of the cut ``of``, do best; None if the judge refuses them there."""
+        """The best cut for ``orders``, which belong to the cut ``of``; None if the judge refuses them there."""
         space = of.space
         if space.cuts is None or not len(space.cuts):
             return None
@@ -205,8 +204,8 @@ class CutSearch:
         return None if start is None else Decided(cut, start)
 
     def lowest(self, best: float, time: Slice) -> tuple[CutDecision, Schedule | None] | None:
-        """The cut with the least bound that a closer look does not rule out, to be searched, with a schedule shorter
-        than ``best`` if that found one; None where time or cuts end before one is found."""
+        """The cut with the least bound not ruled out by :meth:`look`, to be searched, with a schedule shorter than
+        ``best`` if one was found; None if time or cuts run out first."""
         looked_at: set[tuple[int, tuple[int, ...]]] = set()
         while not time.spent:
             if self._list_more(best) or self.raise_some(best, time):
@@ -228,7 +227,7 @@ class CutSearch:
         return None
 
     def look(self, cut: CutDecision, best: float, seconds: float = _ASKED) -> tuple[CutDecision, Schedule | None]:
-        """``cut`` with all bounds on it, and a schedule shorter than ``best`` where one is found in ``seconds``."""
+        """``cut`` with all its bounds, and a schedule shorter than ``best`` if one is found in ``seconds``."""
         checkpoint()
         proven, operations = Proven(TickProblem.of(cut.problem), self.micro_batches), self.operations(cut.space)
         proven.raise_by_all()
@@ -243,8 +242,8 @@ class CutSearch:
         return replace(cut, bound=max(cut.bound, bound)), schedule
 
     def _list_more(self, best: float) -> bool:
-        """Where the least bound is that of cuts which are not listed, list that space anew below a better makespan;
-        whether that was so."""
+        """If the least bound belongs to unlisted cuts, list that space again below a better makespan; whether that was
+        the case."""
         left = [space for space in self.spaces if space.least is not None]
         space = min(left, key=lambda space: space.least or 0, default=None)
         if space is None or space.complete or self.listed.get(id(space)) == best:
