@@ -38,22 +38,23 @@ _PER_STAGE, _PER_BOUND, _PER_CARRIED, _PER_NEIGHBOUR = 5e-7, 1.5e-6, 2e-8, 3e-6
 _PER_ORDERED, _PER_RULE = 6e-4, 5e-5
 #: With more operations a step no schedule is tried: known ones alone take seconds each.
 _MOST_OPERATIONS = 20_000
-#: Of steps of no more operations it is asked whether a cut has a schedule shorter than the best, for so many
-#: deterministic seconds, and what a pair of operations of one GPU is charged for that.
+#: Up to this many operations a step, cuts are tested for a schedule shorter than the best; the deterministic seconds of
+#: a test, and the charge for a pair of operations of one GPU.
 _MOST_ASKED, _ASKED, _PER_PAIR = 600, 0.1, 6e-6
-#: Cuts whose bounds are raised in one go, at most and at least.
+#: Maximum and minimum number of cuts whose bounds are raised at once.
 _RAISED, _FEWEST = 4000, 16
 
 
 def space_title(space: CutSpace) -> str:
-    """As placements are titled, such as "V, 2 chunks, I+W"."""
+    """The title of a placement, such as "V, 2 chunks, I+W"."""
     layout = space.ground.layout
     return f"{layout_title(layout.shape, layout.chunks)}, {backward_title(space.backward)}"
 
 
 @dataclass(frozen=True, eq=False)
 class CutDecision:
-    """A cut of ``space`` as what is decided: see :class:`~weft.solver.orders.climb.Decision`. ``bound`` in seconds."""
+    """A cut of ``space`` as the decision of a climb: see :class:`~weft.solver.orders.climb.Decision`. ``bound`` in
+    seconds."""
 
     of: CutSearch
     space: CutSpace
@@ -82,7 +83,7 @@ class CutDecision:
         return candidate_placement(self.space.candidate(self.borders))
 
     def neighbours(self, schedule: Schedule) -> list[CutDecision]:
-        """Those that the move of one layer to another stage makes of it, where the order is shortest first."""
+        """The cuts reached by moving one layer to another stage, those with the shortest order first."""
         found = self.space.neighbours(self.borders, Pipeline.of(self.problem), schedule.orders)
         self.of.charge(_PER_NEIGHBOUR * len(found) * self.of.operations(self.space))
         return [CutDecision(self.of, self.space, borders, bound * 1e-9) for borders, bound in found]
@@ -93,27 +94,27 @@ class CutDecision:
 
 
 class CutSearch:
-    """The cuts of ``spaces`` that are not ruled out, for a search within ``budget``. It knows nothing of them at first.
+    """The cuts of ``spaces`` that are not ruled out, for a search within ``budget``. Initially no cuts are listed.
     Times in seconds."""
 
     def __init__(self, spaces: Sequence[CutSpace], micro_batches: int, budget: Budget) -> None:
         self.spaces = spaces
         self.micro_batches = micro_batches
         self.budget = budget
-        #: Per space, below which makespan its cuts were listed last.
+        #: Per space, the makespan below which its cuts were last listed.
         self.listed: dict[int, float] = {}
         for space in spaces:
             space.forget()
 
     @property
     def bound(self) -> float:
-        """What no cut goes below that is not taken; infinite where none is left."""
+        """A lower bound over all cuts not taken; infinite if none is left."""
         return min((space.least * 1e-9 for space in self.spaces if space.least is not None), default=math.inf)
 
     @property
     def worth_trying(self) -> list[CutSpace]:
-        """The spaces with cuts on which schedules are tried: not those of few cuts that another space does nearly as
-        well, nor of very long steps."""
+        """The spaces on whose cuts schedules are tried: excluding small ones that another space nearly equals, and very
+        long steps."""
         return [space for space in self.spaces
                 if space.cuts is not None and len(space.cuts) and space.ground.needed is None
                 and self.operations(space) <= _MOST_OPERATIONS]
@@ -133,7 +134,7 @@ class CutSearch:
         self.charge((_PER_ORDERED if name in SEARCHES else _PER_RULE) * self.operations(space))
 
     def cut_of(self, placement: CasePlacement) -> CutDecision | None:
-        """The cut that ``placement`` is, taken from its space; None where it is none of them."""
+        """The cut of ``placement``, taken from its space; None if it belongs to none."""
         borders = self.borders_of(placement)
         for space in self.spaces:
             if "memory_plan" not in placement.details and space_title(space) == placement.title:
@@ -253,5 +254,5 @@ class CutSearch:
 
 
 def _ns(seconds: float) -> int:
-    """Nanoseconds, all that is not shorter ruled out."""
+    """Nanoseconds, such that everything not shorter is ruled out."""
     return math.ceil(seconds * 1e9 * (1 - 1e-12))
