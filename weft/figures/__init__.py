@@ -1,8 +1,8 @@
-"""What a picture of it looks like: a schedule, the search for it, or a trade-off.
+"""Pictures of a schedule, of the search for it, or of a trade-off.
 
-In come schedules and the numbers of sweeps and latencies, as plain data; out comes a file (``.html``, ``.svg``,
-``.png``) or an Altair chart for a notebook. A schedule has one lane per GPU, memory under it, and a second schedule
-above to compare with. The room knows nothing of commands: what they found is drawn by its attributes
+The input is schedules and the numbers of sweeps and latencies, as plain data; the output is a file (``.html``,
+``.svg``, ``.png``) or an Altair chart for a notebook. A schedule has one lane per GPU, memory under it, and a second
+schedule above for comparison. The room does not depend on commands: their results are drawn by their attributes
 (:mod:`~weft.figures.trade_offs`). Altair is loaded on the first call.
 """
 

@@ -1,7 +1,7 @@
 """The picture of a sweep: throughput against memory, weft's Pareto front as a line, known schedules as marks.
 
-One sort of mark, shape and colour, is one schedule at every point; larger marks do more work in a step. What is drawn
-is any :class:`~weft.figures.trade_offs.TradeOff`, such as what :func:`weft.sweep` found.
+A shape and colour denotes one schedule at every point; larger marks do more work in a step. The input is any
+:class:`~weft.figures.trade_offs.TradeOff`, such as a result of :func:`weft.sweep`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from weft.text.units import figure, memory_text, time_text
 
 WIDTH, HEIGHT = 860, 470
 OWN = "weft"
-#: Okabe and Ito's colours (see :mod:`weft.figures.style`), without the black that is weft's.
+#: Okabe and Ito's colours (see :mod:`weft.figures.style`), without black, which is weft's.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C8C8C")
 _SHAPES = ("square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
 #: Areas of marks, for the least and the most work in a step.
 _SIZES = (45.0, 110.0)
-#: weft's marks are so much larger: known schedules that tie with it lie on them.
+#: The factor by which weft's marks are larger: tied known schedules are drawn on top of them.
 _OWN_SIZE = 1.8
 _LABEL = 10.0
 
@@ -67,7 +67,7 @@ class _Box(NamedTuple):
 
 @dataclass
 class _Sheet:
-    """What every layer will hold."""
+    """The contents of every layer."""
 
     sweep: TradeOff
     hover: bool
@@ -97,7 +97,7 @@ class _Sheet:
                        on_front=id(row) in front)
         self._name_lines()
         label = ""
-        for row in sweep.front:  # what changes along the front, where it changes
+        for row in sweep.front:  # the values that change along the front, where they change
             if self._own_label(row) != label:
                 label = self._own_label(row)
                 self._name_point(row, label)
@@ -108,7 +108,8 @@ class _Sheet:
         return float(amount) / 2**30 if self.sweep.memory_unit == "B" else float(amount)
 
     def _line(self, rows: Sequence[SolvedPoint], name: str, *, whole: bool) -> None:
-        """The steps of the front of ``rows``: what can be had with so much memory, on to the right edge."""
+        """The steps of the front of ``rows``: the throughput attainable with each amount of memory, up to the right
+        edge."""
         front = [rows[i] for i in non_dominated([(row.peak, row.throughput) for row in rows])]
         points = [(self._memory(row.peak), row.throughput) for row in front]
         points.append((self.x_range[1], points[-1][1]))
@@ -171,7 +172,7 @@ class _Sheet:
         return True
 
     def _name_lines(self) -> None:
-        """What a line's step does, at its right end; where two ends meet, the one with less work gives way."""
+        """The work of a line's step, at its right end; where two ends meet, the one with less work moves."""
         if len(self.works) == 1:
             return
         for work in reversed(self.works):
@@ -183,7 +184,7 @@ class _Sheet:
                     break
 
     def _own_label(self, row: SolvedPoint) -> str:
-        """What a point was solved for, as far as its place does not say it."""
+        """The settings of a point, unless evident from its position."""
         told = ("memory", "micro_batches") if len(self.works) > 1 else ("memory",)
         varied = [name for name in self.sweep.varied if name not in told]
         if not varied:
@@ -217,7 +218,7 @@ class _Sheet:
         stack.append(table("weft", self.marks).mark_point(shape="circle", filled=True, color=INK).encode(
             **at, size=alt.Size("size:Q", scale=None, legend=None),
             opacity=alt.Opacity("fade:Q", scale=None, legend=None), **self._tooltip()))
-        if self.others:  # above, so that a tie shows
+        if self.others:  # above, so that a tie is visible
             stack.append(self._known(table("known", self.others), at))
         for align in ("left", "center", "right"):
             rows = [text for text in self.texts if text["align"] == align]

@@ -1,4 +1,4 @@
-"""What the pictures of trade-offs need to know: attributes that the results of searches have, not their classes.
+"""The interface of trade-off pictures: attributes of search results, not their classes.
 
 :class:`TradeOff` is throughput against memory (a sweep), :class:`LatencyPoints` throughput against latency.
 """
@@ -29,8 +29,8 @@ class Rival(Protocol):
 
 
 class SolvedPoint(Protocol):
-    """weft's figures at one point: ``gap`` is 0 where proven, ``covered`` says over which placements ("" where the
-    source is placed already), ``known`` are the known schedules that fit."""
+    """weft's figures at one point: ``gap`` is 0 if proven, ``covered`` names the placements ("" if the source is
+    already placed), ``known`` are the known schedules that fit."""
 
     @property
     def point(self) -> Any: ...
@@ -53,8 +53,8 @@ class SolvedPoint(Protocol):
 
 
 class TradeOff(Protocol):
-    """Throughput against memory: ``front`` are the rows that no other beats, ``varied`` the fields in which points
-    differ, ``label`` names a point, ``throughput_text`` a throughput and its unit."""
+    """Throughput against memory: ``front`` are the non-dominated rows, ``varied`` the fields in which points differ,
+    ``label`` names a point, ``throughput_text`` gives a throughput and its unit."""
 
     @property
     def name(self) -> str: ...
@@ -77,7 +77,8 @@ class TradeOff(Protocol):
 
 
 class LatencyPoint(Protocol):
-    """One micro-batch's latency at a throughput: ``bound`` is the least possible, ``peak`` what each device holds."""
+    """One micro-batch's latency at a throughput: ``bound`` is a lower bound on it, ``peak`` each device's peak
+    memory."""
 
     @property
     def placement(self) -> str: ...
@@ -92,7 +93,7 @@ class LatencyPoint(Protocol):
 
 
 class LatencyPoints(Protocol):
-    """The points by rising period and their units, such as what :func:`weft.latency` found; ``rate_text`` names a
+    """The points by rising period and their units, such as a result of :func:`weft.latency`; ``rate_text`` gives a
     point's throughput, in micro-batches first."""
 
     @property
