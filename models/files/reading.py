@@ -1,5 +1,5 @@
-"""Reading files of a limited size, whole, into memory: no pipe that never ends, no folder, nothing larger than it may
-be (:mod:`weft.models.files.limits`)."""
+"""Reading whole files of a limited size into memory: no endless pipe, no folder, nothing above its limit
+(:mod:`weft.models.files.limits`)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ _KINDS = ((stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSO
 
 
 def checked_path(path: str | os.PathLike[str], most: int, what: str, refuse: Callable[[str], Exception]) -> str:
-    """``path`` as text. Raises what ``refuse`` makes of one sentence unless it is a file of ``most`` bytes at most.
+    """``path`` as text. Unless it is a file of at most ``most`` bytes, raises the exception that ``refuse`` makes from
+    one sentence.
 
-    ``what``: what the file should be ("a spec").
+    ``what``: the expected kind of file ("a spec").
     """
     where = os.fspath(path)
     try:
@@ -58,7 +59,7 @@ def read_text(path: str | os.PathLike[str], most: int, what: str, refuse: Callab
 
 
 def bad_name(name: str) -> str | None:
-    """What is wrong with ``name`` as a name in a graph, in words; ``None`` where nothing is."""
+    """The problem of ``name`` as a name in a graph, in words; ``None`` if it is valid."""
     if len(name) > MAX_GRAPH_NAME:
         return f"has {len(name)} letters, at most {MAX_GRAPH_NAME} are allowed"
     if not _PRINTABLE.fullmatch(name) or _SURROGATE.search(name):
