@@ -1,4 +1,5 @@
-"""The section ``parallel`` of a spec: how many GPUs do what, as frameworks are told, each number given or ``auto``."""
+"""The section ``parallel`` of a spec: the degrees of parallelism, as configured in frameworks, each given or
+``auto``."""
 
 from __future__ import annotations
 
@@ -9,12 +10,11 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from weft.models.files.limits import MAX_BATCH, MAX_GRID_GPUS
 from weft.models.spec.base import Section, refuse
 
-#: What is run again before its backward: nothing, what is between queries and the context, what is cheap, or all of
-#: every layer.
+#: The operators recomputed before their backward: none, those between queries and context, cheap ones, or whole layers.
 Recompute: TypeAlias = Literal["none", "selective", "light", "full"]
-#: In what linear layers multiply; everything else is in 16 bits.
+#: The type of products in linear layers; everything else is in 16 bits.
 Precision: TypeAlias = Literal["bf16", "fp8"]
-#: How the keys and values of other parts of a sequence come to a GPU: part by part, or all at once before attention.
+#: The transfer of keys and values of other parts of a sequence: part by part, or all at once before attention.
 ContextKeys: TypeAlias = Literal["ring", "gather"]
 
 
