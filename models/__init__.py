@@ -1,13 +1,13 @@
-"""Where do problems come from? A spec, a captured model or an operator graph in; placements with their costs out.
+"""The source of problems. A spec, a captured model or an operator graph in; placements with their costs out.
 
-The rooms, from the ground up: ``files`` (limits, reading), ``hardware`` (devices and their peaks), ``spec`` (what a
-user writes), ``graph`` (operators), ``times`` (how long operators take), ``layers`` (what layers cost and what joins
-GPUs), ``zoo`` (published families), ``capture`` (graphs of PyTorch modules), ``candidates`` (stages on single GPUs, as
-block problems), ``tensor_parallel`` (layers on several GPUs together), ``layouts`` (tensors on groups of devices) and
-``transform`` (plans written by hand). Of :mod:`weft.solver` they use the problem and the planners. Nothing but
-``capture`` loads torch; reading a spec loads neither torch nor ortools.
+The rooms, from the ground up: ``files`` (limits, reading), ``hardware`` (devices and their peaks), ``spec`` (the user's
+input), ``graph`` (operators), ``times`` (times of operators), ``layers`` (costs of layers and links between GPUs),
+``zoo`` (published families), ``capture`` (graphs of PyTorch modules), ``candidates`` (stages on single GPUs, as block
+problems), ``tensor_parallel`` (layers on several GPUs together), ``layouts`` (tensors on groups of devices) and
+``transform`` (plans written by hand). Of :mod:`weft.solver` they use the problem and the planners. Only ``capture``
+loads torch; reading a spec loads neither torch nor ortools.
 
-One table prices what GPUs send each other: ``weft.models.layers.collectives.group_time(kind, size, group, network,
+One table prices communication between GPUs: ``weft.models.layers.collectives.group_time(kind, size, group, network,
 device=None)``, of any group in the cluster's order of GPUs, such as ``range(0, 64, 8)``: 8 of them at a stride of 8.
 ``network`` is ``weft.models.layers.cluster.model_cluster(spec.cluster).network``, whose ``seconds(amount, source,
 target)`` is a message's time.

@@ -1,24 +1,24 @@
-"""Placements whose stages have alternatives: what each keeps of its activations, and whether its backward is split.
+"""Placements whose stages have alternatives: the activations each keeps, and whether its backward is split.
 
 A cut of the layers into stages becomes a problem with choices (:class:`~weft.solver.wide.problem.WideProblem`). Stage s
 has the choice ``activations: stage s`` of
 
-* ``keep``: what its layers save for the backward stays on the GPU;
+* ``keep``: the tensors that its layers save for the backward stay on the GPU;
 * ``recompute``: its layers keep their inputs, and the backward runs their forwards again, layer by layer, as
   ``training.recompute`` does for all stages. It needs room for one layer at a time;
 * ``recompute-half``: the first half of its layers recompute so, the others keep;
-* ``recompute-ahead``: as ``recompute``, but the second forwards are a block of their own, R, which makes everything
-  anew that a kept forward keeps. It needs more room and may run while the GPU waits for the gradient;
-* ``offload``: what it keeps, but what it receives, is copied to the host after the forward and back before the
-  backward, on two lanes of the GPU, one each way. It is given back when it has left, and taken again when it begins to
-  come;
+* ``recompute-ahead``: as ``recompute``, but the second forwards are a block of their own, R, which recomputes
+  everything that a kept forward keeps. It needs more memory and may run while the GPU waits for the gradient;
+* ``offload``: its kept tensors, except those it receives, are copied to the host after the forward and back before the
+  backward, on two lanes of the GPU, one each way. The memory is freed when the copy out ends, and allocated again when
+  the copy back starts;
 
-and ``backward: stage s`` of ``full`` and ``split``. Options that change nothing, or that only cost time, are left out,
-and so is a choice of which one option remains.
+and ``backward: stage s`` of ``full`` and ``split``. Options that change nothing, or only cost time, are left out, as is
+a choice with a single remaining option.
 
-A block that exists under several options bears one name: the relaxed problem has it once, with the least that it takes
-under any. So where a stage's backward may be whole, its input gradient is named ``B`` too. Under every assignment the
-problem is what :mod:`weft.models.candidates.build` makes of these stages, names apart.
+A block that exists under several options has one name: the relaxed problem has it once, with its least costs under any.
+So if a stage's backward may be whole, its input gradient is named ``B`` too. Under every assignment the problem equals
+that of :mod:`weft.models.candidates.build` for these stages, except for names.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from weft.solver.wide.problem import WideProblem
 
 @dataclass(frozen=True, slots=True)
 class ActivationsKept:
-    """One way for a stage to have its activations when its backward needs them.
+    """One way for a stage to provide its activations to its backward.
 
-    ``forward`` and ``backward``: what the stage costs where its forward and where its backward runs. ``again``:
-    nanoseconds of a recomputation of its own; ``away``: bytes that are on the host in between; 0 where there is none.
+    ``forward`` and ``backward``: the stage's costs during its forward and during its backward. ``again``: nanoseconds
+    of a separate recomputation; ``away``: bytes on the host in between; 0 if there is none.
     """
 
     way: Activations
@@ -65,7 +65,7 @@ class ActivationsKept:
 
 @dataclass(frozen=True)
 class OpenCandidate:
-    """``plain``: a placement, as it is where every stage keeps its activations and none is split (or all are).
+    """``plain``: the placement if every stage keeps its activations and none is split (or all are).
     ``problem``: the same stages on the same GPUs with their choices. ``backward``: the modes that stages may have."""
 
     plain: ModelCandidate
@@ -76,12 +76,12 @@ class OpenCandidate:
 
 
 def activations_choice(stage: int) -> str:
-    """The name of the choice of what ``stage`` does with its activations."""
+    """The name of the choice for the activations of ``stage``."""
     return f"activations: stage {stage}"
 
 
 def backward_choice(stage: int) -> str:
-    """The name of the choice of how ``stage`` runs its backward."""
+    """The name of the choice for the backward of ``stage``."""
     return f"backward: stage {stage}"
 
 
@@ -91,11 +91,10 @@ def copy_lanes(device: str) -> tuple[str, str]:
 
 
 def open_candidates(spec: Spec) -> list[OpenCandidate]:
-    """The placements of one GPU a stage with what ``placement.choices`` leaves open; none where it leaves nothing.
+    """The placements of one GPU a stage with the choices of ``placement.choices``; none if it has no choices.
 
-    The cuts are those that :func:`~weft.models.candidates.build.candidates` finds where all stages keep their
-    activations, and where all recompute them; each cut is there once. Raises what that function raises where neither
-    finds one.
+    The cuts are those of :func:`~weft.models.candidates.build.candidates` with all stages keeping their activations,
+    and with all recomputing them, without duplicates. Raises the exceptions of that function if neither finds one.
     """
     listed = spec.placement.choices
     if not listed:
@@ -117,14 +116,14 @@ def open_candidates(spec: Spec) -> list[OpenCandidate]:
 
 
 def recomputing_spec(spec: Spec) -> Spec:
-    """``spec`` where every stage recomputes."""
+    """``spec`` with every stage recomputing."""
     run = spec.training
     assert run is not None  # the spec was checked
     return spec.model_copy(update={"training": run.model_copy(update={"recompute": True})})
 
 
 def _cuts(spec: Spec, again: Spec) -> list[ModelCandidate]:
-    """The placements of either; the least refusal where there is none."""
+    """The placements of either; the least refusal if there is none."""
     if "activations" not in spec.placement.choices:
         return candidates(spec)
     found: list[ModelCandidate] = []
@@ -157,7 +156,7 @@ def _open(spec: Spec, plain: ModelCandidate, modes: tuple[Backward, ...], layers
 
 def _halves(shape: Shape, layers: Sequence[list[LayerCost]], layers_again: Sequence[list[LayerCost]],
             cuts: Sequence[int], cluster: ClusterModel, rule: MemoryRule) -> tuple[StageCost, ...]:
-    """Each stage where the first half of its layers, one more of an odd number, recompute."""
+    """Each stage with the first half of its layers, rounded up, recomputing."""
     first = [at < begin + -(-(end - begin) // 2) for begin, end in pairwise(cuts) for at in range(begin, end)]
     mixed = {id(own): [other if is_first else layer for layer, other, is_first in zip(own, again, first, strict=True)]
              for own, again in zip(layers, layers_again, strict=True)}
@@ -166,11 +165,10 @@ def _halves(shape: Shape, layers: Sequence[list[LayerCost]], layers_again: Seque
 
 def kept_ways(stage: StageCost, recomputing: StageCost, half: StageCost, received: int,
               allowed: Sequence[Activations] = ACTIVATIONS, *, offloads: bool = True) -> tuple[ActivationsKept, ...]:
-    """The ways among ``allowed`` that differ for ``stage``, which is ``recomputing`` where its layers recompute,
-    ``half`` where half of them do, and of which ``received`` bytes are what the stage before it sends; to keep all
-    where none of them does.
+    """The ways among ``allowed`` that differ for ``stage``, given as ``recomputing`` with all and ``half`` with half of
+    its layers recomputing, and ``received`` bytes from the previous stage; to keep all if none of them differs.
 
-    ``offloads``: whether there is anywhere to copy to.
+    ``offloads``: whether there is a host to copy to.
     """
     spared = stage.activation - recomputing.activation
     more = recomputing.backward - stage.backward
@@ -190,8 +188,8 @@ def open_problem(name: str, plain: ModelCandidate, split: StageSplit, ways: Sequ
                  modes: Sequence[Backward], network: Network, host_bandwidth: float | None = None) -> WideProblem:
     """The problem of the stages of ``split`` with the ``ways`` and backward ``modes`` that each may have.
 
-    ``plain``: the placement that gives it its devices. ``host_bandwidth``: bytes a second of copies to the host,
-    needed where a way has any.
+    ``plain``: the placement with its devices. ``host_bandwidth``: bytes a second of copies to the host,
+    required if a way has any.
     """
     stages = [_StageWithWays(s, split.devices[s], tuple(own),
                              tuple(modes) if len(modes) == 1 or _has_parts(split.stages[s]) else ("full",))
@@ -243,7 +241,7 @@ class _StageWithWays:
             for kept in self.ways], {})
 
     def copies(self, lane: Mapping[int, tuple[int, int]], bandwidth: float | None) -> Iterator[WideBlock]:
-        """Its copies to the host and back, where it offloads."""
+        """Its copies to the host and back, if it offloads."""
         for kept in self.ways:
             if not kept.away:
                 continue
@@ -257,7 +255,7 @@ class _StageWithWays:
                             after=(WideDependency(f"{name} out"),), when=when)
 
     def recomputations(self) -> Iterator[WideBlock]:
-        """Its second forward, where that is a block of its own: it makes what a kept forward would have kept."""
+        """Its second forward, if that is a separate block: it recomputes the tensors of a kept forward."""
         for kept in self.ways:
             if kept.again:
                 yield WideBlock(f"R{self.number}", BlockKind.RECOMPUTE, (self.device,), seconds_of(kept.again),
@@ -277,7 +275,7 @@ class _StageWithWays:
                 yield from self._under_ways(alternatives, when)
 
     def _gradient(self, block: Block, kept: ActivationsKept, after: WideDependency) -> WideBlock:
-        if block.after:  # a weight gradient behind its input gradient
+        if block.after:  # a weight gradient after its input gradient
             waits = tuple(WideDependency(self._name(wait.block)) for wait in block.after)
         else:
             waits = (after, *((WideDependency(f"R{self.number}"),) if kept.again else ()),
@@ -289,7 +287,7 @@ class _StageWithWays:
 
     @property
     def _is_renamed(self) -> bool:
-        """Whether earlier stages may wait for its input gradient or for a whole backward: both bear one name then."""
+        """Whether earlier stages may wait for its input gradient or for a whole backward: both then have one name."""
         names = {block.name for mode in self.modes for kept in self.ways
                  for block in gradient_blocks(self.number, kept.backward, (self.device,), mode, ())
                  if block.kind != BlockKind.WEIGHT_GRAD}
@@ -297,7 +295,7 @@ class _StageWithWays:
 
     def _under_ways(self, alternatives: Sequence[tuple[ActivationsKept, WideBlock]], when: Options
                     ) -> Iterator[WideBlock]:
-        """A block that is the same under all ways once, else each under its own."""
+        """One block if it is equal under all ways, else one for each way."""
         if len(alternatives) == len(self.ways) and all(block == alternatives[0][1] for _, block in alternatives):
             yield replace(alternatives[0][1], when=when)
             return
@@ -310,7 +308,7 @@ class _StageWithWays:
 
 def _with_lanes(devices: tuple[Device, ...], stages: Sequence[_StageWithWays]
                 ) -> tuple[tuple[Device, ...], Mapping[int, tuple[int, int]]]:
-    """``devices`` with two lanes for each whose stages may offload, and which these are."""
+    """``devices`` with two lanes for each whose stages may offload, and these lanes."""
     lanes: dict[int, tuple[int, int]] = {}
     listed = list(devices)
     for device in sorted({stage.device for stage in stages if any(kept.away for kept in stage.ways)}):

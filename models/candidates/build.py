@@ -1,9 +1,9 @@
-"""From a spec to the block problems the search runs on: one for each placement and backward mode that can exist.
+"""Conversion of a spec to block problems for the search: one for each possible placement and backward mode.
 
 One micro-batch's blocks are those of its stages, ``F<stage>``, ``B<stage>`` or ``I<stage>`` and ``W<stage>``
-(:mod:`weft.models.candidates.stage_blocks`). What a forward sends is part of what the next stage keeps from the start
-of that stage's forward on; buffers of messages that arrive earlier belong to the cluster's ``reserve``. Transfers are
-lags between stages on different GPUs.
+(:mod:`weft.models.candidates.stage_blocks`). A forward's output is part of the next stage's kept activations from the
+start of that stage's forward; buffers of messages that arrive earlier belong to the cluster's ``reserve``. Transfers
+are lags between stages on different GPUs.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ __all__ = ["ModelCandidate", "CutDoesNotFit", "InFlight", "StageRow", "TooLate",
            "bytes_per_parameter",
            "candidate_at", "candidate_of", "candidates", "first_candidates", "layer_costs", "under_optimizer"]
 
-#: The share by which a stage of a model may differ from one of its family: biases or none, another norm. One layer of
-#: fifty more or less is twice that.
+#: The share by which a stage of a model may differ from its family: biases or none, another norm. One layer of fifty
+#: more or less is twice that.
 LIKENESS = 0.01
-#: For how many micro-batches in flight a split leaves room: one, or as many as 1F1B holds.
+#: The micro-batches in flight that fit under a split: one, or as many as in 1F1B.
 InFlight = Literal["least", "1f1b"]
 
 
 class CutDoesNotFit(ValueError):
-    """The one cut that there is to be needs more memory than the GPUs have."""
+    """The given cut needs more memory than the GPUs have."""
 
 
 class TooLate(ValueError):
-    """The time limit was over before anything was found: more time may find it."""
+    """The time limit expired before anything was found: more time may help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +69,10 @@ class StageRow:
 class ModelCandidate:
     """A placement of the spec's model as a block problem.
 
-    ``static_memory``: per device, bytes of parameters, gradients and optimizer state, which the devices of ``problem``
-    no longer have. ``freed``: what more of gradients Adam would hold, where the optimizer is AdamA. ``in_flight``: what
-    the split left room for. ``notes``: where modelled costs come from, and what a reader should know of them.
-    ``decided``: the plan by which cuts and memory were decided operator by operator, if they were.
+    ``static_memory``: per device, bytes of parameters, gradients and optimizer state, already subtracted from the
+    devices of ``problem``. ``freed``: the additional gradient bytes with Adam, if the optimizer is AdamA.
+    ``in_flight``: the micro-batches in flight that fit under the split. ``notes``: the origin of modelled costs, and
+    remarks on them. ``decided``: the plan of cuts and memory by operator, if there is one.
     """
 
     shape: Shape
@@ -89,7 +89,7 @@ class ModelCandidate:
 
 
 def bytes_per_parameter(spec: Spec) -> int:
-    """What a GPU holds of each of its parameters: the parameter and, in training, gradient and optimizer state."""
+    """Bytes on a GPU for each of its parameters: the parameter and, in training, gradient and optimizer state."""
     run = spec.run
     if isinstance(run, TrainingRun):
         gradient = run.gradient_bytes if run.optimizer == "adam" else 0
@@ -100,22 +100,22 @@ def bytes_per_parameter(spec: Spec) -> int:
 def candidates(spec: Spec) -> list[ModelCandidate]:
     """The problems a schedule can be searched for: shapes, backward modes and splits that exist and fit.
 
-    Of each shape and mode there is the split with the least bottleneck for which one micro-batch in flight fits, and,
-    where it differs and fits, the one for as many as 1F1B holds: S - s on stage s of S. Two-stage shapes are left out
-    on a single GPU and with fewer layers than stages; a split backward where it is not known.
+    For each shape and mode there is the split with the least bottleneck for which one micro-batch in flight fits, and,
+    if it differs and fits, the one for as many as in 1F1B: S - s on stage s of S. Two-stage shapes are left out on a
+    single GPU and with fewer layers than stages; a split backward if its costs are unknown.
 
-    Where time is over before all are made, those that are there are given; if there is none, stages of about the same
-    load, or memory, where these fit. Raises :class:`TooLate` if they do not,
+    If time is over before all are made, the existing ones are returned; if there is none, stages of about equal load,
+    or memory, if these fit. Raises :class:`TooLate` if they do not,
     :class:`~weft.models.candidates.stage_split.NoSplit` if it is proven that nothing fits,
     :class:`~weft.models.spec.spec.SpecError` if there are fewer layers than GPUs or no shape is left, and what
     :func:`layer_costs` raises.
     """
-    with unwatched():  # nothing can be said without them
+    with unwatched():  # nothing is possible without them
         costs = gpu_costs(spec)
     layers = costs.layers[0]
     cluster = model_cluster(spec.cluster)
     given = cut_of(spec, [layer.name for layer in layers])
-    most_chunks(spec, len(layers))  # more than there are layers for are refused, where they are stated
+    most_chunks(spec, len(layers))  # an explicit number beyond the layers is refused
     shapes = _shapes(spec, len(layers)) if given is None else cut_shapes(spec)
     modes = backward_modes(spec, layers)
     found: list[ModelCandidate] = []
@@ -147,8 +147,8 @@ def candidates(spec: Spec) -> list[ModelCandidate]:
 
 
 def first_candidates(spec: Spec) -> Iterator[ModelCandidate]:
-    """Those of :func:`candidates` that are soonest there, each made when it is asked for: of the first shape, with a
-    split backward where that is known. Raises what :func:`candidates` raises."""
+    """The quickest candidates of :func:`candidates`, each made on request: of the first shape, with a split backward if
+    its costs are known. Raises the exceptions of :func:`candidates`."""
     costs = gpu_costs(spec)
     layers, cluster = costs.layers[0], model_cluster(spec.cluster)
     given = cut_of(spec, [layer.name for layer in layers])
@@ -160,7 +160,7 @@ def first_candidates(spec: Spec) -> Iterator[ModelCandidate]:
 
 def _simple_cuts(spec: Spec, shapes: Sequence[Shape], modes: Sequence[Backward], layers: Sequence[list[LayerCost]],
                  cluster: ClusterModel) -> Iterator[tuple[Backward, StageSplit]]:
-    """Of each shape and mode the stages of about the same load, or else of about the same memory, that fit."""
+    """For each shape and mode the stages of about equal load, or else of about equal memory, that fit."""
     per_parameter = bytes_per_parameter(spec)
     for shape in shapes:
         count = len(stage_device(shape, len(cluster.memory)))
@@ -174,7 +174,7 @@ def _simple_cuts(spec: Spec, shapes: Sequence[Shape], modes: Sequence[Backward],
 
 def candidate_at(spec: Spec, shape: Shape, cut: Sequence[int], backward: Backward,
                  costs: GpuCosts | None = None) -> ModelCandidate:
-    """The block problem of one cut, whether it fits or not; ``costs``: of the spec's layers, where they are known."""
+    """The block problem of one cut, even if it does not fit; ``costs``: of the spec's layers, if known."""
     costs, cluster = costs or gpu_costs(spec), model_cluster(spec.cluster)
     rule = MemoryRule(backward, bytes_per_parameter(spec), cluster.reserve)
     split = split_at(shape, costs.layers, cut, cluster.memory, rule=rule)
@@ -183,7 +183,7 @@ def candidate_at(spec: Spec, shape: Shape, cut: Sequence[int], backward: Backwar
 
 def _given(spec: Spec, shape: Shape, backward: Backward, layers: Sequence[list[LayerCost]], cluster: ClusterModel,
            cut: Sequence[int]) -> StageSplit:
-    """The one cut that there is to be, or :class:`CutDoesNotFit`."""
+    """The given cut, or :class:`CutDoesNotFit`."""
     rule = MemoryRule(backward, bytes_per_parameter(spec), cluster.reserve)
     split = split_at(shape, layers, cut, cluster.memory, rule=rule)
     lacking = [need - own for need, own in zip(split.memory, cluster.available, strict=True)]
@@ -196,7 +196,7 @@ def _given(spec: Spec, shape: Shape, backward: Backward, layers: Sequence[list[L
 
 
 def _closest(refusals: list[NoSplit | CutDoesNotFit]) -> NoSplit | CutDoesNotFit:
-    """The refusal that lacks least memory; the first where there is no time to tell, or where the cut was given."""
+    """The refusal with the least missing memory; the first if there is no time to compare, or if the cut was given."""
     try:
         return min(refusals, key=lambda error: error.missing if isinstance(error, NoSplit) else 0)
     except OutOfTime:
@@ -247,7 +247,7 @@ def _splits(spec: Spec, shape: Shape, backward: Backward, layers: Sequence[list[
         return
     count = len(stage_device(shape, len(cluster.memory)))
     rule = MemoryRule(backward, bytes_per_parameter(spec), cluster.reserve)
-    if shape == "wave":  # where nothing else is allowed: a cut to start from
+    if shape == "wave":  # if nothing else is allowed: an initial cut
         if len(layers[0]) < count:
             raise SpecError(f"{spec.where}: placement.shapes is wave, three stages on each of {spec.cluster.gpus} "
                             f"GPUs, but model has {len(layers[0])} layers; allow chain")
@@ -301,10 +301,10 @@ def candidate_of(spec: Spec, split: StageSplit, backward: Backward, in_flight: I
 
 
 def _model(spec: Spec, split: StageSplit, layers: list[LayerCost]) -> ModelFacts:
-    """What the stages are made of, for the modules that will run to be held against.
+    """The composition of the stages, to be compared with the modules that will run.
 
-    A captured graph is the very model; one of a family is like many, down to which layers have biases. Of listed layers
-    the names are known, their sizes are estimates.
+    A captured graph is exact; a family approximates many models, which differ for example in biases. Of listed layers
+    only the names are known, their sizes are estimates.
     """
     stages, tied = [], {}
     is_known = not isinstance(spec.model, ExplicitModel)
@@ -317,7 +317,7 @@ def _model(spec: Spec, split: StageSplit, layers: list[LayerCost]) -> ModelFacts
 
 
 def _freed(spec: Spec, split: StageSplit) -> tuple[int, ...]:
-    """Per GPU, the bytes of gradients that Adam holds through the step and the spec's optimizer does not."""
+    """Per GPU, the bytes of gradients that Adam keeps through the step and the spec's optimizer does not."""
     run = spec.run
     if not isinstance(run, TrainingRun) or run.optimizer == "adam":
         return ()

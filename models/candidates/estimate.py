@@ -1,9 +1,9 @@
-"""What each stage of a model holds, sends and costs, before any schedule is searched: memory by what it is for.
+"""The memory, messages and costs of each stage of a model before any schedule is searched: memory by purpose.
 
-The stages are those of one shape, cut as :mod:`weft.models.candidates.stage_split` cuts them for as many micro-batches
-in flight as 1F1B holds (S - s on stage s of S); where that does not fit, for one in flight; where not even that fits,
-as if memory had no end, so that the estimate says what is missing where. Where the spec gives a cut, it is that one.
-What an allocator loses to fragmentation is the ``reserve`` of the cluster.
+The stages are those of one shape, cut by :mod:`weft.models.candidates.stage_split` for the micro-batches in flight of
+1F1B (S - s on stage s of S); if that does not fit, for one in flight; if not even that fits, with unlimited memory, so
+that the estimate shows the missing memory. A cut given in the spec is used as it is. Memory lost to an allocator's
+fragmentation belongs to the ``reserve`` of the cluster.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _MEMORY_MEASURED = ("memory is from the profile: what each operator left allocat
 
 @dataclass(frozen=True, slots=True)
 class StageEstimate:
-    """One stage, for one micro-batch where nothing else is said: sizes in bytes, times in seconds.
+    """One stage, for one micro-batch unless stated otherwise: sizes in bytes, times in seconds.
 
     ``time_origin``: the share of its time that is measured, interpolated, modelled or given by the user.
-    ``sent``: to the next stage; its gradient comes back at the same size. ``transfer``: how long that takes one way.
+    ``sent``: to the next stage; its gradient has the same size. ``transfer``: its time one way.
     """
 
     stage: int
@@ -65,7 +65,7 @@ class StageEstimate:
 
 @dataclass(frozen=True, slots=True)
 class DeviceEstimate:
-    """One GPU: what its stages hold together, in bytes. ``workspace``: at the peak, beyond kept activations."""
+    """One GPU: the memory of its stages together, in bytes. ``workspace``: at the peak, beyond kept activations."""
 
     device: int
     memory: int
@@ -104,15 +104,15 @@ class Estimate:
 
     @property
     def fits(self) -> bool:
-        """Whether every GPU has the memory it needs."""
+        """Whether every GPU has enough memory."""
         return not any(device.missing for device in self.devices)
 
 
 def estimate_spec(spec: Spec, shape: Shape | None = None) -> Estimate:
     """The estimate of ``spec`` in ``shape`` (default: the first that the spec allows, or that its cut can be).
 
-    Raises :class:`~weft.models.spec.spec.SpecError` if there are too few layers, for a shape that is not that of the
-    spec's cut, for a wave without a cut, and what finding costs raises.
+    Raises :class:`~weft.models.spec.spec.SpecError` if there are too few layers, for a shape other than that of the
+    spec's cut, for a wave without a cut, and the exceptions of finding costs.
     """
     shape = _shape(spec, shape)
     costs = gpu_costs(spec)
@@ -258,7 +258,7 @@ def _adama_note(run: TrainingRun, split: StageSplit) -> str:
 
 
 def _notes(spec: Spec, said: Sequence[str]) -> list[str]:
-    """What a reader should know; ``said``: of the costs of layers."""
+    """Remarks for the reader; ``said``: those on the costs of layers."""
     if isinstance(spec.model, ExplicitModel):
         return [GIVEN, *said]
     if uses_measured_gpt(spec):

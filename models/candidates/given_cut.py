@@ -1,7 +1,7 @@
-"""The one cut of the layers that a spec may give (``placement.cut``), and how many stages a GPU may run.
+"""The optional cut of the layers in a spec (``placement.cut``), and the maximum number of stages a GPU.
 
-A cut lists the stages in order: how many layers each has, or its first layer by name. The number of stages says which
-shapes it can be: p stages on p GPUs are a chain, 2 p a V or a loop, k p for a larger k a loop or a wave.
+A cut lists the stages in order: the number of layers of each, or its first layer by name. The number of stages
+determines the possible shapes: p stages on p GPUs are a chain, 2 p a V or a loop, k p for a larger k a loop or a wave.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from weft.models.spec.spec import SpecError
 
 def cut_of(spec: Spec, layer_names: Sequence[str]) -> tuple[int, ...] | None:
     """The borders 0 = c0 < c1 < ... < cS = L of the cut that ``spec`` gives of its L layers: stage s is the layers
-    from c_s to c_(s+1) - 1. ``None`` where it gives none.
+    from c_s to c_(s+1) - 1. ``None`` if it gives none.
 
-    Raises :class:`~weft.models.spec.spec.SpecError` for a name that is no layer, layers left out or named out of order,
-    counts that do not add up, and a number of stages that does not fit the layers, the GPUs, ``placement.chunks`` or
+    Raises :class:`~weft.models.spec.spec.SpecError` for an unknown layer, layers omitted or out of order, counts with a
+    wrong sum, and a number of stages that does not fit the layers, the GPUs, ``placement.chunks`` or
     ``placement.shapes``.
     """
     cut = spec.placement.cut
@@ -43,7 +43,7 @@ def cut_of(spec: Spec, layer_names: Sequence[str]) -> tuple[int, ...] | None:
 
 
 def _named(where: str, firsts: Sequence[str], layer_names: Sequence[str]) -> tuple[int, ...]:
-    """The borders where ``firsts`` names the first layer of every stage."""
+    """The borders if ``firsts`` names the first layer of every stage."""
     position = {name: i for i, name in reversed(list(enumerate(layer_names)))}
     for name in firsts:
         if name not in position:
@@ -70,7 +70,7 @@ def _listed(names: Sequence[str], most: int = 6) -> str:
 
 
 def cut_shapes(spec: Spec) -> tuple[Shape, ...]:
-    """The shapes of one GPU a stage, of those that ``spec`` allows, that the cut it gives can be in.
+    """The possible shapes of the given cut, among those with one GPU a stage that ``spec`` allows.
 
     Raises :class:`~weft.models.spec.spec.SpecError` where there is none: the number of stages is no multiple of the
     GPUs', more than ``placement.chunks`` a GPU, or that of other shapes. The spec must give a cut.
@@ -100,7 +100,7 @@ def cut_shapes(spec: Spec) -> tuple[Shape, ...]:
 
 
 def most_chunks(spec: Spec, layer_count: int) -> int:
-    """The most stages that a GPU may run of ``layer_count`` layers: what ``placement.chunks`` says and layers allow.
+    """The most stages that a GPU may run with ``layer_count`` layers, limited by ``placement.chunks`` and the layers.
 
     At least 1, and 1 on a single GPU. Raises :class:`~weft.models.spec.spec.SpecError` where the spec states more than
     the layers allow.

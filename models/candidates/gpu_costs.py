@@ -1,16 +1,15 @@
-"""What each layer costs on each GPU of a spec.
+"""The costs of each layer on each GPU of a spec.
 
-Modelled costs are of each GPU's device (``cluster.device`` may list one for each); listed layers and measured costs are
-of one kind of GPU, and ``cluster.speed`` says how fast each GPU is relative to that. Layers differ from GPU to GPU in
-their times alone: what they keep and send is the same everywhere.
+Modelled costs are those of each GPU's device (``cluster.device`` may list one for each); listed layers and measured
+costs refer to one kind of GPU, and ``cluster.speed`` gives the relative speed of each GPU. Only the times of layers
+differ between GPUs: their memory and messages are the same everywhere.
 
-The layers of a family or of an operator graph with their costs: which source of times a spec names, and what it
-covers.
+The layers of a family or of an operator graph with their costs: the spec's source of times, and its coverage.
 
 ``costs`` in a spec names a device to model, ``roofline`` for the cluster's device, a shipped profile or a profile file
 (Aceso's CSV, or measured operators in ``weft.operator-times/1``). A profile gives the operators of its own sizes; the
-rest is modelled for the profile's device, or filled in from what was measured, and named in the notes.
-GPT-1.3B in the sizes of its profile has costs of its own (:mod:`weft.models.layers.measured_gpt`), measured throughout.
+rest is modelled for the profile's device, or interpolated from measurements, and named in the notes. GPT-1.3B in the
+sizes of its profile has separate costs (:mod:`weft.models.layers.measured_gpt`), all measured.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ from weft.models.times.roofline import Roofline
 
 
 def layer_costs(spec: Spec) -> list[LayerCost]:
-    """The spec's layers, first to last, where all GPUs are of one kind.
+    """The spec's layers, first to last, if all GPUs are of one kind.
 
-    Raises :class:`~weft.models.spec.spec.SpecError` where they are not (see :func:`layer_costs_by_gpu`), that or
-    :class:`~weft.models.times.profiles.ProfileError` if there are no costs for them, and what reading a config.json
-    raises.
+    Raises :class:`~weft.models.spec.spec.SpecError` if they are not (see :func:`layer_costs_by_gpu`), that or
+    :class:`~weft.models.times.profiles.ProfileError` if there are no costs for them, and the exceptions of reading a
+    config.json.
     """
     by_gpu = layer_costs_by_gpu(spec)
     if len({id(layers) for layers in by_gpu}) > 1:
@@ -62,8 +61,8 @@ def layer_costs_by_gpu(spec: Spec) -> tuple[list[LayerCost], ...]:
 
 @dataclass(frozen=True)
 class GpuCosts:
-    """``layers``: those of :func:`layer_costs_by_gpu`. ``notes``: what a reader should know of them. ``families``: for
-    each GPU the operators they are of, where costs are by operator; their times are at speed 1."""
+    """``layers``: those of :func:`layer_costs_by_gpu`. ``notes``: remarks on them. ``families``: for each GPU the
+    operators of the layers, if costs are by operator; their times are at speed 1."""
 
     layers: tuple[list[LayerCost], ...]
     notes: tuple[str, ...]
@@ -95,23 +94,23 @@ def gpu_costs(spec: Spec) -> GpuCosts:
 
 
 def families_by_gpu(spec: Spec) -> tuple[FamilyCosts, ...]:
-    """For each GPU what :func:`~weft.models.candidates.gpu_costs.family_costs` says of its device; one object for
-    GPUs of one device. Speeds are not in it. Raises what that function raises."""
+    """For each GPU the :func:`~weft.models.candidates.gpu_costs.family_costs` of its device; one object for GPUs of one
+    device. Speeds are not included. Raises the exceptions of that function."""
     found = {device: family_costs(on_one_kind(spec, device)) for device in dict.fromkeys(spec.cluster.devices)}
     return tuple(found[device] for device in spec.cluster.devices)
 
 
 def on_one_kind(spec: Spec, device: str | None) -> Spec:
-    """``spec`` as if all its GPUs were of ``device`` and of speed 1."""
+    """``spec`` with all GPUs of ``device`` and of speed 1."""
     if spec.cluster.is_plain:
         return spec
-    # pydantic does not check a copy, and need not: the whole spec was checked.
+    # pydantic does not check a copy, and need not: the spec was checked.
     return spec.model_copy(update={"cluster": spec.cluster.model_copy(update={"device": device, "speed": None})})
 
 
 def require_alike(spec: Spec, what: str) -> None:
     """Refuse a spec whose GPUs are not alike, or of a speed other than 1
-    (:class:`~weft.models.spec.spec.SpecError`). ``what``: for which this is needed, the start of a sentence."""
+    (:class:`~weft.models.spec.spec.SpecError`). ``what``: the feature that requires this, the start of a sentence."""
     if not spec.cluster.is_plain:
         entry = "device" if len(set(spec.cluster.devices)) > 1 else "speed"
         raise SpecError(f"{spec.where}: {what} needs GPUs of one kind, but cluster.{entry} says that they differ from "
@@ -119,7 +118,7 @@ def require_alike(spec: Spec, what: str) -> None:
 
 
 def under_optimizer(spec: Spec, layers: Iterable[LayerCost]) -> list[LayerCost]:
-    """``layers`` with what their gradients take under the spec's optimizer, beyond
+    """``layers`` with the memory of their gradients under the spec's optimizer, beyond
     :func:`~weft.models.candidates.build.bytes_per_parameter`."""
     run = spec.run
     if not isinstance(run, TrainingRun) or run.optimizer == "adam":
@@ -128,7 +127,7 @@ def under_optimizer(spec: Spec, layers: Iterable[LayerCost]) -> list[LayerCost]:
 
 
 def _listed_or_measured(spec: Spec) -> Sequence[LayerCost]:
-    """The layers of a spec that lists them, or of a GPT whose costs are measured throughout."""
+    """The layers of a spec that lists them, or of a GPT whose costs are all measured."""
     if not isinstance(spec.model, ExplicitModel):
         return gpt_layers(spec)
     run = spec.run
@@ -137,7 +136,7 @@ def _listed_or_measured(spec: Spec) -> Sequence[LayerCost]:
 
 
 def _faster(layer: LayerCost, speed: float) -> LayerCost:
-    """``layer`` on a GPU ``speed`` times as fast; what takes time still takes a nanosecond."""
+    """``layer`` on a GPU ``speed`` times as fast; nonzero times remain at least a nanosecond."""
     def seconds(time: float) -> float:
         return max(round(time / speed, 9), 1e-9) if time else 0.0
 
@@ -149,25 +148,25 @@ def _faster(layer: LayerCost, speed: float) -> LayerCost:
 
 
 _DTYPES = {2: "float16", 4: "float32", 8: "float64"}
-#: The device that each shipped profile was taken on.
+#: The device of each shipped profile.
 _PROFILED = {"gpt-1.3b-v100": "v100", "t5-770m-v100": "v100"}
 
 
 @dataclass(frozen=True)
 class FamilyCosts:
-    """A model's operator graph with the time of every operator, its layers, and what a reader should know."""
+    """A model's operator graph with the time of every operator, its layers, and remarks."""
 
     graph: OperatorGraph
     times: Mapping[str, OperatorTime]
     layers: tuple[LayerCost, ...]
     notes: tuple[str, ...]
-    #: Where the times come from, if that is a profile.
+    #: The profile from which the times come, if any.
     profile: ProfileTimes | None = None
 
 
 def family_model(spec: Spec) -> Section:
     """The family and sizes of the spec's model; a config.json is read. Raises ``ConfigError``, and
-    :class:`~weft.models.spec.spec.SpecError` where there is no such file."""
+    :class:`~weft.models.spec.spec.SpecError` if there is no such file."""
     model = spec.model
     if isinstance(model, ConfigModel):
         return read_config(named_file(spec, "model.config", model.config), sequence=model.sequence)
@@ -177,14 +176,14 @@ def family_model(spec: Spec) -> Section:
 
 
 def refuse_graph_network(spec: Spec) -> None:
-    """Raise :class:`~weft.models.spec.spec.SpecError` for a model that is not cut into stages."""
+    """Raise :class:`~weft.models.spec.spec.SpecError` for a graph network, which is not cut into stages."""
     if isinstance(spec.model, GraphNetworkModel):
         raise SpecError(f"{spec.where}: model.family is graph-network, which is streamed in chunks and has no stages: "
                         "weft solve, compare, explain and train take it")
 
 
 def decoder_model(spec: Spec, wrong: str) -> GptModel:
-    """The spec's model, which is a decoder's: its tokens attend to earlier ones only. Raises
+    """The spec's decoder model: its tokens attend only to earlier ones. Raises
     :class:`~weft.models.spec.spec.SpecError`, whose sentence begins with ``wrong``, for another one."""
     if isinstance(spec.model, ExplicitModel | GraphModel):
         raise SpecError(f"{wrong}, but the model is given by its layers or operators; leave it out")
@@ -195,8 +194,8 @@ def decoder_model(spec: Spec, wrong: str) -> GptModel:
 
 
 def spec_graph(spec: Spec) -> OperatorGraph:
-    """One micro-batch of the spec's model; of a config.json that is not read the one captured from transformers, where
-    that is installed."""
+    """The graph of one micro-batch of the spec's model; for an unsupported config.json the one captured from
+    transformers, if installed."""
     run, model = spec.run, spec.model
     if isinstance(model, GraphModel):
         graph = in_order(load_graph(named_file(spec, "model.graph", model.graph)))
@@ -231,7 +230,7 @@ def uses_measured_gpt(spec: Spec) -> bool:
     """Whether the model is a plain GPT whose costs, memory included, are a profile's
     (:func:`weft.models.layers.measured_gpt.gpt_layers`).
 
-    Where a device is named, GPUs may compute together, and the memory of all placements is counted alike.
+    If a device is named, GPUs may compute together, and the memory of all placements is counted in the same way.
     """
     model = spec.model
     if type(model) is not GptModel or spec.cluster.device is not None:
@@ -242,17 +241,17 @@ def uses_measured_gpt(spec: Spec) -> bool:
 
 
 def may_be_together(spec: Spec) -> bool:
-    """Whether GPUs may compute layers together: several, of one kind, and operators with costs of their own."""
+    """Whether GPUs may compute layers together: there are several, of one kind, and operators have separate costs."""
     return (spec.cluster.gpus > 1 and spec.cluster.is_plain and not isinstance(spec.model, ExplicitModel)
             and not uses_measured_gpt(spec))
 
 
 def family_costs(spec: Spec) -> FamilyCosts:
-    """The layers of the spec's model, their costs from the source that the spec names, at ``cluster.speed`` 1. Of GPUs
-    of several kinds :func:`~weft.models.candidates.gpu_costs.families_by_gpu` has one for each.
+    """The layers of the spec's model, with costs from the spec's source, at ``cluster.speed`` 1. For GPUs of several
+    kinds :func:`~weft.models.candidates.gpu_costs.families_by_gpu` has one for each.
 
-    Raises :class:`~weft.models.spec.spec.SpecError` if that source is unknown or has no number for this model, and what
-    reading a config or profile raises.
+    Raises :class:`~weft.models.spec.spec.SpecError` if that source is unknown or has no number for this model, and the
+    exceptions of reading a config or profile.
     """
     run, graph = spec.run, spec_graph(spec)
     source = _source(spec, graph)
@@ -307,8 +306,8 @@ def _source(spec: Spec, graph: OperatorGraph) -> OperatorTimes:
 
 
 def device_of(spec: Spec) -> str | None:
-    """What the GPUs are, as far as the spec says: its device, that of its costs, or V100s where links are theirs.
-    ``None`` where they are of several kinds."""
+    """The GPUs' device as given by the spec: its device, that of its costs, or V100s if the links are theirs. ``None``
+    if they are of several kinds."""
     devices = set(spec.cluster.devices)
     if len(devices) > 1:
         return None

@@ -1,13 +1,13 @@
-"""A spec whose micro-batches have sequences of different length: a problem with a class for each length.
+"""A spec whose micro-batches have different sequence lengths: a problem with a class for each length.
 
 Every placement is one :class:`~weft.solver.wide.problem.WideProblem`: its stages are the same layers for all
 micro-batches, and a block's time, its transfers and its memory are those of the stage at the micro-batch's length,
-modelled operator by operator (:mod:`weft.models.times.roofline`) or read from the source of times that the spec names.
-Cuts are those for the longest micro-batch: so one of it fits on every GPU, and where a longer one spends a larger share
-of its time in attention, the stages are even for those that count most. What a GPU holds all the time does not depend
-on lengths; a learned table of positions has a row for each of the model's.
+modelled operator by operator (:mod:`weft.models.times.roofline`) or read from the spec's source of times. Cuts are made
+for the longest micro-batch: so one of it fits on every GPU, and as longer ones spend a larger share of their time in
+attention, the stages are balanced for those that matter most. A GPU's static memory does not depend on lengths; a
+learned table of positions has a row for each of the model's.
 
-Micro-batches run in the order of the list; packing samples into sequences is the user's.
+Micro-batches run in the order of the list; the user packs samples into sequences.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ class LengthProblem:
 
 
 def class_of_length(length: int) -> str:
-    """The name of the class of micro-batches of so many tokens."""
+    """The name of the class of micro-batches with this many tokens."""
     return f"len{length}"
 
 
 def length_problems(spec: Spec) -> list[LengthProblem]:
     """The placements of ``spec``, which gives the ``lengths`` of its micro-batches, as problems with classes.
 
-    Raises :class:`~weft.models.spec.spec.SpecError` for what lengths do not go with (other models than decoders,
-    measured costs of one length, GPUs that compute together, memory that is decided, sequence chunks) and for lengths
-    beyond the model's positions; and what :func:`~weft.models.candidates.build.candidates` raises.
+    Raises :class:`~weft.models.spec.spec.SpecError` for features incompatible with lengths (models other than decoders,
+    measured costs of one length, GPUs that compute together, memory decisions, sequence chunks) and for lengths beyond
+    the model's positions; and the exceptions of :func:`~weft.models.candidates.build.candidates`.
     """
     spec = with_lengths(spec)
     assert spec.training is not None
@@ -72,7 +72,7 @@ def length_problems(spec: Spec) -> list[LengthProblem]:
 
 
 def _decoder(spec: Spec) -> GptModel:
-    """The spec's model, which has a sequence to be shorter. Raises :class:`~weft.models.spec.spec.SpecError`."""
+    """The spec's model, whose sequences may be shorter. Raises :class:`~weft.models.spec.spec.SpecError`."""
     return decoder_model(spec, f"{spec.where}: training.lengths is for decoders of the families gpt and moe")
 
 
@@ -98,15 +98,15 @@ def _require_lengths(spec: Spec, model: GptModel, lengths: Sequence[int]) -> Non
 
 
 def _at_length(spec: Spec, model: GptModel, length: int) -> Spec:
-    """``spec`` where all sequences have ``length`` tokens; the model's positions stay what they are."""
+    """``spec`` with all sequences of ``length`` tokens; the model's positions are unchanged."""
     assert spec.training is not None
     short = model.model_copy(update={"sequence": length, "max_positions": model.max_positions or model.sequence})
     return spec.model_copy(update={"model": short, "training": spec.training.model_copy(update={"lengths": None})})
 
 
 def with_classes(name: str, plain: dict[str, Problem]) -> WideProblem:
-    """One problem with the classes of ``plain``, which differ in times and amounts alone: blocks that are alike but for
-    these, on devices of the same memory."""
+    """One problem with the classes of ``plain``, which differ only in times and amounts, on devices of the same
+    memory."""
     first = next(iter(plain.values()))
     assert all(problem.devices == first.devices for problem in plain.values())
     blocks = []
@@ -124,5 +124,5 @@ def with_classes(name: str, plain: dict[str, Problem]) -> WideProblem:
 
 
 def _each(values: dict[str, _Value]) -> _Value | dict[str, _Value]:
-    """One value where it is the same for all classes."""
+    """A single value if it is the same for all classes."""
     return next(iter(values.values())) if len(set(values.values())) == 1 else values

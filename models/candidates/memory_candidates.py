@@ -1,16 +1,16 @@
-"""The placements of a spec in which memory is decided: cuts at any operator, and each operator kept, recomputed or
-offloaded to the host.
+"""The placements of a spec with memory decisions: cuts at any operator, and each operator kept, recomputed or offloaded
+to the host.
 
-They are further chains for the schedule search: a stage's forward takes what the plan keeps, its backward runs the
-second forwards too and has the recompute buffer as workspace; what is offloaded leaves and comes back beside the
-computation, as blocks and transfers (:mod:`weft.solver.offload`). So search and judge see all of it.
+They are additional chains for the schedule search: a stage's forward allocates the plan's kept tensors, its backward
+includes the second forwards and has the recompute buffer as workspace; offload copies run beside the computation, as
+blocks and transfers (:mod:`weft.solver.offload`). So search and judge see all of it.
 
-A plan is made for a bottleneck, not for a schedule: how much room copies and messages on their way need so that nothing
-waits, only schedules show. So there are several plans, with more or less room, with and without offloading.
+A plan is made for a bottleneck, not for a schedule: only schedules show the room that copies and messages in transit
+need so that nothing waits. So there are several plans, with more or less room, with and without offloading.
 
-What a stage receives is never offloaded: it lies in its receive buffer until the stage is done with it.
+Received tensors are never offloaded: they stay in the receive buffer until the stage has finished with them.
 
-Chains of operators whose memory can be decided, from an operator graph with times.
+Chains of operators for memory decisions, from an operator graph with times.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from weft.solver.placement.memory.plan import ChainOperator, MemoryPlan, MemoryP
 from weft.solver.placement.memory.plan_memory import MemoryPlanNotFound, NoMemoryPlan, least_bottleneck, plan_memory
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
-#: Seconds for the first plan, where none is given, and the gap at which a plan is good enough to be scheduled.
+#: Default seconds for the first plan, and the gap at which a plan is good enough to be scheduled.
 _TIME, _GAP = 20.0, 2e-3
-#: The room that plans leave: micro-batches ahead, copy buffers; with and without offloading. The first needs least.
+#: The room reserved in plans: micro-batches ahead, copy buffers; with and without offloading. The first needs least.
 _OFFLOADING, _RECOMPUTING = ((0, 2), (0, 3), (1, 3)), ((0, 2), (1, 2))
-#: Seconds that the blocks around a copy hold their GPU: the clock's tick.
+#: Seconds for which the blocks around a copy occupy their GPU: the clock's tick.
 _MOMENT = 1e-9
 
 
 def spec_candidates(spec: Spec) -> list[ModelCandidate]:
-    """What :func:`~weft.models.candidates.build.candidates` finds and, where the spec lets memory be decided, those
-    placements too.
+    """The candidates of :func:`~weft.models.candidates.build.candidates` and, if the spec allows memory decisions,
+    those placements too.
 
-    Raises what those two raise; where only one of them finds something, that is the answer.
+    Raises the exceptions of those two; if only one of them finds something, that is the answer.
     """
     if spec.placement.memory != "decide":
         return candidates(spec)
@@ -69,13 +69,12 @@ def spec_candidates(spec: Spec) -> list[ModelCandidate]:
 
 
 def decided_candidates(spec: Spec, *, every: bool = True, time_limit: float = 2 * _TIME) -> list[ModelCandidate]:
-    """The chains of stages whose cuts and memory are decided together, those with offloading first, and of each kind
-    those with least room; without ``every`` only these. ``time_limit``: seconds for all plans; the first has half of
-    them, or all where no other follows. Ctrl-C ends with those that were found.
+    """The chains of stages whose cuts and memory are decided together, those with offloading first, and within each
+    kind those with least room first; without ``every`` only these. ``time_limit``: seconds for all plans; the first has
+    half of them, or all if no other follows. Ctrl-C returns those found so far.
 
-    Raises :class:`~weft.models.spec.spec.SpecError` where the spec has no such placement, and
-    :class:`~weft.solver.placement.memory.plan_memory.NoMemoryPlan` where none fits or (then of its subclass) none was
-    found.
+    Raises :class:`~weft.models.spec.spec.SpecError` if the spec has no such placement, and
+    :class:`~weft.solver.placement.memory.plan_memory.NoMemoryPlan` if none fits or (its subclass) none was found.
     """
     whole = Budget(seconds=time_limit)
     made = _OperatorChain(spec)
@@ -84,7 +83,7 @@ def decided_candidates(spec: Spec, *, every: bool = True, time_limit: float = 2 
         kinds.insert(0, (frozenset({"recompute", "offload"}), _OFFLOADING))
     found: list[MemoryPlan] = []
     refusals: list[NoMemoryPlan] = []
-    bound = 0  # of the first plan, which needs least room
+    bound = 0  # from the first plan, which needs least room
     left = sum(len(rooms) if every else 1 for _, rooms in kinds)
     for modes, rooms in kinds:
         for ahead, copy_buffers in rooms if every else rooms[:1]:
@@ -97,7 +96,7 @@ def decided_candidates(spec: Spec, *, every: bool = True, time_limit: float = 2 
                     plan = plan_memory(made.problem(modes, ahead, copy_buffers), gap=_GAP, at_least=bound, budget=part)
             except NoMemoryPlan as error:
                 refusals.append(error)
-                break  # the others of this kind ask for more
+                break  # the others of this kind need more
             except KeyboardInterrupt:
                 if not found:
                     raise
@@ -112,16 +111,16 @@ def decided_candidates(spec: Spec, *, every: bool = True, time_limit: float = 2 
 
 
 def decided_least_period(spec: Spec) -> float:
-    """Seconds a micro-batch that no placement of this kind can go below, in any schedule; infinite if none fits.
+    """A lower bound in seconds a micro-batch over all placements of this kind, in any schedule; infinite if none fits.
 
-    Raises :class:`~weft.models.spec.spec.SpecError` where the spec has no such placement.
+    Raises :class:`~weft.models.spec.spec.SpecError` if the spec has no such placement.
     """
     made = _OperatorChain(spec)
     return least_bottleneck(made.problem(frozenset({"recompute"}), 0, 2), gap=_GAP, time_limit=_TIME) * 1e-9
 
 
 class _OperatorChain:
-    """The spec's operators in their order, and the cluster that they are put on."""
+    """The spec's operators in order, and their cluster."""
 
     def __init__(self, spec: Spec) -> None:
         run = spec.run
@@ -142,11 +141,11 @@ class _OperatorChain:
         if len(self.operators) < spec.cluster.gpus:
             raise SpecError(f"{spec.where}: model has {len(self.operators)} operators, too few for cluster.gpus: "
                             f"{spec.cluster.gpus} (each GPU runs at least one)")
-        # A stage's passes need what the neediest of its layers needs for a moment; here every stage is given the most.
+        # A stage's workspace is the largest of its layers; here every stage is charged the overall maximum.
         self.passing = max(max(layer.workspace_forward, layer.workspace_backward) for layer in layers)
 
     def problem(self, modes: frozenset[Mode], ahead: int, copy_buffers: int) -> MemoryProblem:
-        """The planner's problem, with ``modes`` allowed beside keeping, and this room."""
+        """The planner's problem, with ``modes`` allowed besides keeping, and this room."""
         largest = max(op.output for op in self.operators) or 1
         network = self.cluster.network  # the planner knows one link: the fastest, so that its bound holds
         fastest = min(tier.seconds(largest) for tier in network.tiers)
@@ -157,7 +156,7 @@ class _OperatorChain:
             micro_batches=self.spec.micro_batches, inputs_stay=True, copy_buffers=copy_buffers, ahead=ahead)
 
     def candidate(self, plan: MemoryPlan) -> ModelCandidate:
-        """The placement that ``plan`` is."""
+        """The placement of ``plan``."""
         ops, stages = plan.problem.operators, plan.stages
         static = tuple(stage.resident for stage in stages)
         names = tuple(tuple(dict.fromkeys(op.layer or op.name for op in ops[a:b])) for a, b in pairwise(plan.cuts))
@@ -183,7 +182,7 @@ def _told(plan: MemoryPlan) -> str:
         return " + ".join(str(plan.modes[a:b].count(mode)) for a, b in pairwise(plan.cuts))
 
     allowed = "kept, recomputed or offloaded" if "offload" in plan.problem.modes else "kept or recomputed"
-    # Buffers go by class in the planner: what breaks up runs of one kind of operator is not among those compared.
+    # Buffers go by class in the planner: operators that break up runs of one kind are not among those compared.
     by_kind = " (buffers by kind of operator)" if len({op.kind or op.name for op in ops}) < len(ops) else ""
     return (f"memory decided: stages begin at {', '.join(ops[cut].name for cut in plan.cuts[:-1])}; "
             f"{counts('recompute')} of {len(ops)} operators are recomputed"
@@ -194,7 +193,7 @@ def _told(plan: MemoryPlan) -> str:
 
 
 def _chain(spec: Spec) -> tuple[list[ChainOperator], list[LayerCost], tuple[str, ...]]:
-    """The spec's operators in a row (listed layers: whole ones), its layers, and what a reader should know."""
+    """The spec's operators in a row (for listed layers: whole layers), its layers, and remarks."""
     if not isinstance(spec.model, ExplicitModel):
         if uses_measured_gpt(spec) and spec.costs is None:
             spec = spec.model_copy(update={"costs": DEFAULT_PROFILE})
@@ -207,8 +206,8 @@ def _chain(spec: Spec) -> tuple[list[ChainOperator], list[LayerCost], tuple[str,
 
 
 def _listed(layers: Sequence[LayerCost], per_parameter: int) -> list[ChainOperator]:
-    """Listed layers as operators, and between them what each gives to the next as one that takes no time: kept, it
-    lets the next layer be made again alone."""
+    """Listed layers as operators, with each output to the next as an operator without time in between: if kept, it lets
+    the next layer be recomputed alone."""
     chain: list[ChainOperator] = []
     for layer in layers:
         given = min(layer.input_bytes, layer.activation_bytes)
@@ -226,7 +225,7 @@ def _listed(layers: Sequence[LayerCost], per_parameter: int) -> list[ChainOperat
 
 def _blocks(plan: MemoryPlan, passing: int, network: Network) -> Iterator[Block]:
     ops, stages = plan.problem.operators, plan.stages
-    # Every block takes time: a nanosecond where a stage takes none, being only what one layer gives to the next.
+    # Every block takes time: a nanosecond for a stage without any, being only one layer's output to the next.
     forward = [max(1, sum(op.forward for op in ops[stage.first:stage.last])) for stage in stages]
     lags = [network.seconds(ops[stage.first - 1].output, (s - 1,), (s,)) if s else 0.0
             for s, stage in enumerate(stages)]
@@ -242,7 +241,7 @@ def _blocks(plan: MemoryPlan, passing: int, network: Network) -> Iterator[Block]
 
 
 def _taken(plan: MemoryPlan, stage: int) -> int:
-    """Bytes that a forward of ``stage`` takes: what stays on the GPU, and what leaves for the host."""
+    """Bytes that a forward of ``stage`` allocates: those that stay on the GPU, and those offloaded."""
     found = plan.stages[stage]
     return found.activations // found.in_flight + found.offloaded
 
@@ -252,16 +251,16 @@ def _one_way(size: int, bandwidth: float) -> float:
     return round(math.ceil(size / bandwidth * 1e9) * 1e-9, 9)
 
 
-#: Bytes of weight, gradient and Adam's state (a master copy and two moments in fp32) for each byte of an fp16 weight.
+#: Bytes of weight, gradient and Adam state (a master copy and two moments in fp32) for each byte of an fp16 weight.
 STATE = 8
 
 
 def graph_chain(graph: OperatorGraph, times: Mapping[str, OperatorTime], *,
                 state: float = STATE) -> list[ChainOperator]:
-    """The operators of ``graph`` in a row, in its order; ``state``: bytes held for each byte of parameters.
+    """The operators of ``graph`` in its order; ``state``: bytes of state for each byte of parameters.
 
-    A tensor that any operator keeps is kept by its producer (a tensor from outside: by its first reader). What an
-    operator passes on is every tensor that a later one reads. A parameter that several hold is counted with each.
+    A tensor that any operator keeps is kept by its producer (a tensor from outside: by its first reader). An operator
+    passes on every tensor that a later one reads. A shared parameter is counted with each of its operators.
     """
     order = [graph.by_name[name] for name in graph.order]
     position = {op.name: k for k, op in enumerate(order)}

@@ -1,23 +1,23 @@
-"""Placement problems of a spec, and of an operator graph on devices that are named.
+"""Placement problems of a spec, and of an operator graph on named devices.
 
-Both cost operators as a spec's ``costs`` do, or by the roofline of the devices. A placement does not say which stages
-share a machine, so every pair of devices is joined by the same link: of a spec's cluster of several machines the slower
-of the two, which is on the safe side; of devices that are named, the NVLink of the first kind.
+Both price operators by a spec's ``costs``, or by the roofline of the devices. A placement does not determine which
+stages share a machine, so every pair of devices has the same link: for a spec's cluster of several machines the slower
+of the two, which is conservative; for named devices, the NVLink of the first kind.
 
-From an operator graph with times to a placement problem: what every part of it costs each kind of device.
+Conversion of an operator graph with times to a placement problem: the costs of every part on each kind of device.
 
-A *part* is a set of operators that stay together: an operator by itself, or all of a layer. A part's time is that of
-its forward and its whole backward; it holds its parameters with their gradients and optimizer state always, and what
-its operators keep between forward and backward once per micro-batch in flight. Storages count once in a part, however
-many of its operators keep them; one that several parts keep, and a parameter that several parts share, counts in each
-(as it does if they end up on different devices; where they end up on one, the placement is charged too much). The
-largest workspace of any operator is taken off every device's memory.
+A *part* is a set of operators that stay together: a single operator, or all of a layer. A part's time is that of its
+forward and its whole backward; its static memory is its parameters with their gradients and optimizer state, and the
+activations of its operators are kept once per micro-batch in flight. A storage counts once in a part, for any number of
+its operators that keep it; a storage kept by several parts, and a parameter shared by several parts, counts in each
+(correct if they are on different devices; if they are on one, the placement is overcharged). The largest workspace of
+any operator is taken off every device's memory.
 
-A tensor that other parts read costs its transfer there and, where a gradient comes back, as much again; views are the
-storage they look at.
+A tensor that other parts read costs its transfer there and, if it has a gradient, the same again; views count as their
+storage.
 
-Stages on several devices (:class:`Replicas`) take what the operators take for their part of a micro-batch: times of a
-graph of the same operators for so few samples.
+Stages on several devices (:class:`Replicas`) take the operators' times for their part of a micro-batch: times of a
+graph of the same operators for that number of samples.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ from weft.models.times.profiles import PROFILES
 from weft.models.times.roofline import Roofline
 from weft.solver.placement.problem import Degree, DeviceKind, Node, PlacementError, PlacementProblem, PlacementTensor
 
-#: Kept free on every device for the framework, as a spec's cluster does by default.
+#: Reserve of every device for the framework, as in a spec's cluster by default.
 _RESERVE = 1024**3
-#: Bytes of optimizer state of one parameter where no spec says so: mixed-precision Adam.
+#: Default bytes of optimizer state of one parameter: mixed-precision Adam.
 _OPTIMIZER = 12
 
 
 def spec_problem(spec: Spec, *, whole_layers: bool = True, replicate: bool = False) -> PlacementProblem:
     """The placement problem of the spec's model on its cluster: parts are layers, or single operators.
 
-    GPUs of equal device, memory and speed are a kind: "gpu", or where they differ named by what differs ("gpu 16 GiB",
-    "v100 32 GiB x0.5"). With ``replicate`` a stage may be on 2, 4, 8 ... of them, which share its micro-batches evenly
-    and fill machines evenly; they must be of one kind. Raises :class:`~weft.models.spec.spec.SpecError` for a model
-    that lists its layers, and what costs raise.
+    GPUs of equal device, memory and speed are a kind: "gpu", or if there are several, named by their differences ("gpu
+    16 GiB", "v100 32 GiB x0.5"). With ``replicate`` a stage may be on 2, 4, 8 ... of them, which share its
+    micro-batches evenly and fill machines evenly; they must be of one kind. Raises
+    :class:`~weft.models.spec.spec.SpecError` for a model that lists its layers, and the exceptions of costs.
     """
     if isinstance(spec.model, ExplicitModel):
         raise SpecError(f"{spec.where}: model lists layers in a row, placing needs operators; give a family, a config "
@@ -97,8 +97,8 @@ def _at_speed(times: Mapping[str, OperatorTime], speed: float) -> Mapping[str, O
 
 
 def costs_of_one_size(spec: Spec) -> str | None:
-    """What says the costs of ``spec`` at its own size of micro-batch only: an operator graph, or a file of measured
-    times; ``None`` where costs of any size are modelled."""
+    """The source of costs that fixes the micro-batch size of ``spec``: an operator graph, or a file of measured times;
+    ``None`` if costs of any size are modelled."""
     if isinstance(spec.model, GraphModel):
         return f"model.graph ({spec.model.graph})"
     named = spec.costs is None or spec.costs in ("roofline", *DEVICES, *PROFILES)
@@ -109,7 +109,7 @@ def at_size(spec: Spec, size: int, file: str | None = None) -> Spec:
     """``spec`` in micro-batches of ``size`` samples, as many as make its mini-batch. ``file``: its operator graph, or
     its costs, at that size.
 
-    Raises :class:`~weft.models.spec.spec.SpecError` where the size does not divide the mini-batch.
+    Raises :class:`~weft.models.spec.spec.SpecError` if the size does not divide the mini-batch.
     """
     batch = spec.run.micro_batches * spec.run.micro_batch_size
     if size < 1 or batch % size:
@@ -126,7 +126,7 @@ def at_size(spec: Spec, size: int, file: str | None = None) -> Spec:
 
 
 def _replicas(spec: Spec, gradients: int, kinds: int) -> list[Replicas]:
-    """Stages on several of the spec's GPUs. An all-reduce is charged by the byte, at the rate for all ``gradients``."""
+    """Stages on several of the spec's GPUs. An all-reduce is priced by the byte, at the rate for all ``gradients``."""
     require_alike(spec, "replication of stages")
     if kinds > 1:
         raise SpecError(f"{spec.where}: cluster.memory differs among GPUs, and replicas of a stage are on GPUs alike; "
@@ -149,7 +149,7 @@ def _replicas(spec: Spec, gradients: int, kinds: int) -> list[Replicas]:
 
 
 def all_reduce_seconds(spec: Spec, size: int, devices: int) -> float:
-    """Seconds to add up ``size`` bytes: as the spec's device does, or rings over the cluster's links."""
+    """Seconds to all-reduce ``size`` bytes: on the spec's device, or by rings over the cluster's links."""
     name = device_of(spec)
     return group_time("all_reduce", size, range(devices), model_cluster(spec.cluster).network,
                       None if name is None else DEVICES[name]).seconds
@@ -157,10 +157,10 @@ def all_reduce_seconds(spec: Spec, size: int, devices: int) -> float:
 
 def graph_problem(graph: OperatorGraph, devices: Mapping[str, tuple[int, float | None]], *,
                   whole_layers: bool = True) -> PlacementProblem:
-    """The placement problem of ``graph`` on ``devices``: by type of device how many, and how much memory each
-    (``None``: what that type has, less 1 GiB for the framework). Adam's state is held where operators have a backward.
+    """The placement problem of ``graph`` on ``devices``: by type of device the number, and the memory of each
+    (``None``: the type's memory, less 1 GiB for the framework). Adam's state is included if operators have a backward.
 
-    Raises :class:`~weft.solver.placement.problem.PlacementError` for a type of device that is not known.
+    Raises :class:`~weft.solver.placement.problem.PlacementError` for an unknown type of device.
     """
     for name in devices:
         if name not in DEVICES:
@@ -200,8 +200,8 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Replicas:
-    """A stage may be on so many ``devices``. ``times``: per hardware, of operators on their part of a micro-batch.
-    ``all_reduce``: seconds a byte of gradient to add them up."""
+    """A stage may be on this number of ``devices``. ``times``: per hardware, of operators on their part of a
+    micro-batch. ``all_reduce``: seconds a byte of gradient."""
 
     devices: int
     times: Sequence[Mapping[str, OperatorTime]]
@@ -210,8 +210,8 @@ class Replicas:
 
 @dataclass(frozen=True, slots=True)
 class TrainingState:
-    """Bytes that training holds for one parameter beside the parameter itself: gradient and optimizer state (``held``),
-    and of these the ``gradient``, which replicas of a stage add up."""
+    """Training memory in bytes for one parameter besides the parameter itself: gradient and optimizer state (``held``),
+    and of these the ``gradient``, which replicas of a stage all-reduce."""
 
     held: int = 0
     gradient: int = 0
@@ -221,12 +221,12 @@ _NO_STATE = TrainingState()
 
 
 def by_operator(graph: OperatorGraph) -> dict[str, tuple[str, ...]]:
-    """Every operator by itself."""
+    """Every operator separately."""
     return {operator.name: (operator.name,) for operator in graph.operators}
 
 
 def by_layer(graph: OperatorGraph) -> dict[str, tuple[str, ...]]:
-    """All operators of a layer together; an operator of no layer by itself."""
+    """All operators of a layer together; an operator without a layer separately."""
     layers: dict[str, list[str]] = {}
     for operator in graph.operators:
         layers.setdefault(operator.layer or operator.name, []).append(operator.name)
@@ -238,11 +238,11 @@ def placement_problem(graph: OperatorGraph, hardware: Sequence[Hardware], second
                       micro_batches: int | None = None, replicas: Sequence[Replicas] = ()) -> PlacementProblem:
     """The placement problem of one micro-batch of ``graph``; times in seconds, memory in bytes.
 
-    ``seconds(n)``: how long n bytes travel between two devices. ``parts`` (default: by operator) hold every operator
-    once. ``training``: what it holds (``None``: inference, which keeps nothing).
+    ``seconds(n)``: the transfer time of n bytes between two devices. ``parts`` (default: by operator) contain every
+    operator once. ``training``: its memory (``None``: inference, which keeps nothing).
 
-    Raises :class:`~weft.solver.placement.problem.PlacementError` for parts that leave an operator out or name it twice,
-    for parts that wait for each other in a circle, an operator without a time, or one that no kind of device runs.
+    Raises :class:`~weft.solver.placement.problem.PlacementError` for parts that omit an operator or name it twice, for
+    parts with cyclic waits, an operator without a time, or one that no kind of device runs.
     """
     parts = by_operator(graph) if parts is None else parts
     part_of = _part_of(graph, parts)

@@ -1,28 +1,29 @@
 """A spec's placements with micro-batches in chunks of their sequence: of each number, even in tokens and even in work.
 
-The share of attention is that of the operators' times: of the spec's own where they are known operator by operator, and
-of modelled ones on the same device where they are known layer by layer.
+The share of attention comes from the operators' times: the spec's own if they are known by operator, and modelled ones
+on the same device if they are known by layer.
 
 Micro-batches that pass through the stages in chunks of their sequence: block problems for Seq1F1B and for weft.
 
-A decoder's token attends to those before it alone, so a micro-batch's tokens can be cut into k consecutive chunks that
-run one after the other: a stage's forward of chunk j needs the keys and values of chunks 0 to j - 1, which it has kept;
-its backward adds to the gradients of theirs, so chunks come last to first there. What such blocks look like is in
-:mod:`weft.solver.baselines.seq1f1b`.
+A decoder's token attends only to earlier ones, so a micro-batch's tokens can be cut into k consecutive chunks that run
+in sequence: a stage's forward of chunk j needs the keys and values of chunks 0 to j - 1, which it has kept; its
+backward adds to their gradients, so chunks run last to first there. :mod:`weft.solver.baselines.seq1f1b` describes
+these blocks.
 
-*Times.* Let a be the share of a stage's time that is attention itself (scores, softmax, context), and let a chunk
-reach from x to y of the sequence, as shares of it. All other work goes by tokens, y - x. A kernel that skips what is
-masked works on y^2 - x^2 of the scores that it computes (FlashAttention, and the paper's count); one that computes the
-whole square and masks it works, with chunks, on (y - x) y of it: the more chunks, the less is computed in vain. A
-backward's attention is input gradient alone, weight gradients go by tokens. That kernels are less efficient on shorter
-chunks is not modelled.
+*Times.* Let a be the share of a stage's time that is attention itself (scores, softmax, context), and let a chunk reach
+from x to y of the sequence, as shares of it. All other work is proportional to tokens, y - x. A kernel that skips
+masked scores works on y^2 - x^2 of them (FlashAttention, and the paper's count); one that computes the whole square and
+masks it works, with chunks, on (y - x) y of it: with more chunks, less work is wasted. A backward's attention is input
+gradient only, weight gradients are proportional to tokens. The lower efficiency of kernels on shorter chunks is not
+modelled.
 
-*Memory* goes by tokens: what chunk j keeps is held from its forward to its backward (scores that unfused attention
-keeps are counted so too). Gradients of keys and values that wait for earlier chunks are not counted, as in the paper.
+*Memory* is proportional to tokens: the activations of chunk j are kept from its forward to its backward (including the
+scores kept by unfused attention). Gradients of keys and values that wait for earlier chunks are not counted, as in the
+paper.
 
-*Cuts* (Sun et al., "Seq1F1B", NAACL 2025, section 3.4): even in tokens, or so that every chunk is the same work, which
-makes later ones shorter. The latter is exact for the share of attention in all stages together; a stage without
-attention, such as an embedding, still takes longer for longer chunks.
+*Cuts* (Sun et al., "Seq1F1B", NAACL 2025, section 3.4): even in tokens, or with equal work for every chunk, which makes
+later ones shorter. The latter is exact for the share of attention in all stages together; a stage without attention,
+such as an embedding, still takes longer for longer chunks.
 """
 
 from __future__ import annotations
@@ -49,13 +50,13 @@ from weft.models.zoo.graphs import model_graph
 from weft.solver.pipeline import Pipeline
 from weft.solver.problem import Block, BlockKind, Dependency, Number, Problem
 
-#: Kinds of operators that work on queries times keys, and what their names end in where the kind does not say so.
+#: Kinds of operators that work on queries times keys, and the endings of their names if the kind is not specific.
 _FUSED, _CORE = "attention", ("score", "softmax", "dropout", "context")
 
 
 @dataclass(frozen=True)
 class SequenceCandidate:
-    """``candidate``, its problem in chunks of ``lengths`` tokens. ``title`` says that in a few words."""
+    """``candidate``, its problem in chunks of ``lengths`` tokens. ``title`` is a short description."""
 
     candidate: ModelCandidate
     lengths: tuple[int, ...]
@@ -63,10 +64,10 @@ class SequenceCandidate:
 
 
 def sequence_candidates(spec: Spec, found: Sequence[ModelCandidate], counts: Sequence[int]) -> list[SequenceCandidate]:
-    """The placements ``found`` of ``spec``, for each number of chunks even in tokens, and in work where that differs.
+    """The placements ``found`` of ``spec``, for each number of chunks even in tokens, and in work if that differs.
 
-    Raises :class:`~weft.models.spec.spec.SpecError` where micro-batches have no sequence that can be cut (other
-    families than decoders, listed layers, graphs, inference), for fewer than two chunks and for more than tokens.
+    Raises :class:`~weft.models.spec.spec.SpecError` if micro-batches have no sequence to cut (families other than
+    decoders, listed layers, graphs, inference), for fewer than two chunks and for more chunks than tokens.
     """
     model = _decoder(spec)
     layers = {layer.name: layer for layer in layer_costs(spec)}
@@ -97,7 +98,7 @@ def _replaced(candidate: ModelCandidate, problem: Problem, lengths: tuple[int, .
 
 
 def _decoder(spec: Spec) -> GptModel:
-    """The spec's model, whose tokens attend to earlier ones only."""
+    """The spec's model, whose tokens attend only to earlier ones."""
     wrong = f"{spec.where}: placement.sequence_chunks is for training decoders of the families gpt and moe"
     if not isinstance(spec.run, TrainingRun):
         raise SpecError(f"{wrong}, but this is inference; leave it out")
@@ -146,8 +147,8 @@ def _over_all(attention: Sequence[Attention], candidate: ModelCandidate) -> floa
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """How much of a stage's forward, and of its whole backward, is attention itself: shares from 0 to 1. ``skips``:
-    whether it computes no scores that are masked.
+    """The shares of attention itself in a stage's forward and whole backward, from 0 to 1. ``skips``: whether masked
+    scores are skipped.
 
     Raises ``ValueError`` for other shares.
     """
@@ -173,15 +174,15 @@ def even_tokens(tokens: int, chunks: int) -> tuple[int, ...]:
 
 
 def even_work(tokens: int, chunks: int, attention: float, *, skips: bool = True, multiple: int = 1) -> tuple[int, ...]:
-    """The lengths of ``chunks`` chunks of ``tokens`` tokens with the same work each, where ``attention`` is its share
-    of the time for the whole sequence, rounded to multiples of ``multiple`` tokens but for the last.
+    """The lengths of ``chunks`` chunks of ``tokens`` tokens with equal work, given ``attention``, its share of the time
+    for the whole sequence, rounded to multiples of ``multiple`` tokens except for the last.
 
-    Raises ``ValueError`` as :func:`even_tokens` does, for a share outside 0 to 1, and where rounding leaves a chunk
-    without tokens.
+    Raises ``ValueError`` as :func:`even_tokens`, for a share outside 0 to 1, and if rounding leaves a chunk without
+    tokens.
     """
     _require_chunks(tokens, chunks)
     Attention(attention, attention)
-    least, most = 0.0, 1.0  # a chunk's work: what k chunks of it reach rises with it
+    least, most = 0.0, 1.0  # a chunk's work: the reach of k chunks rises with it
     for _ in range(60):
         work = (least + most) / 2
         if _reach(work, chunks, attention, skips)[-1] < 1:
@@ -202,7 +203,7 @@ def _require_chunks(tokens: int, chunks: int) -> None:
 
 
 def _reach(work: float, chunks: int, attention: float, skips: bool) -> list[float]:
-    """Where chunks of this work end, first to last: each end y is the root of a quadratic in y."""
+    """The ends of chunks of this work, first to last: each end y is the root of a quadratic in y."""
     ends, x = [], 0.0
     for _ in range(chunks):
         # (1 - a)(y - x) + a (y^2 - x^2) = work, or with (y - x) y for the square's part
@@ -220,10 +221,10 @@ def in_sequence_chunks(problem: Problem, lengths: Sequence[int], attention: Sequ
                        latency: Number = 0) -> Problem:
     """``problem``, a training pipeline, with micro-batches in chunks of ``lengths`` tokens.
 
-    ``attention``: that of every stage. ``latency``: what a transfer takes whatever its size, in the problem's time
-    unit; the rest of it goes by tokens. Block ``F{s}.{j}`` is the forward of chunk j on stage s, ``B{s}.{j}`` its
-    backward, or ``I{s}.{j}`` and ``W{s}.{j}``. Amounts of whole numbers stay whole, and those of a micro-batch's chunks
-    add up to its own.
+    ``attention``: that of every stage. ``latency``: the part of a transfer's time independent of its size, in the
+    problem's time unit; the rest is proportional to tokens. Block ``F{s}.{j}`` is the forward of chunk j on stage s,
+    ``B{s}.{j}`` its backward, or ``I{s}.{j}`` and ``W{s}.{j}``. Integer amounts stay integers, and those of a
+    micro-batch's chunks add up to its own.
 
     Raises :class:`~weft.solver.pipeline.NotAPipeline` for another problem, and ``ValueError`` for a pipeline without
     backward, for no lengths or one below 1, and for another number of stages than ``attention`` has.
@@ -242,7 +243,7 @@ def in_sequence_chunks(problem: Problem, lengths: Sequence[int], attention: Sequ
 
 @dataclass(frozen=True)
 class _Cut:
-    """The chunks of one pipeline; ``ends``: where they begin and end, from 0 to 1."""
+    """The chunks of one pipeline; ``ends``: their boundaries, from 0 to 1."""
 
     pipeline: Pipeline
     ends: Sequence[Fraction]
@@ -268,7 +269,7 @@ class _Cut:
     def _block(self, s: int, j: int, number: int) -> Block:
         blocks = self.pipeline.problem.blocks
         block, own = blocks[number], self.pipeline.stages[s].blocks
-        kept = sum(blocks[i].memory[0] for i in own[:own.index(number)])  # what the stage holds before it, and after
+        kept = sum(blocks[i].memory[0] for i in own[:own.index(number)])  # the stage's memory before it, and after
         after = kept + block.memory[0]
         return Block(
             self._name(s, j, block.kind), block.kind, block.devices, self._duration(s, j, number),
@@ -301,7 +302,7 @@ class _Cut:
         return max(round(block.duration * part, self.digits), 10.0 ** -self.digits)
 
     def _waits(self, s: int, j: int, number: int) -> Iterator[Dependency]:
-        """The stage's other chunk and, for this chunk, all that the block itself waits for."""
+        """The stage's other chunk and, for this chunk, all predecessors of the block itself."""
         problem = self.pipeline.problem
         kind = problem.blocks[number].kind
         neighbour = j - 1 if kind == BlockKind.FORWARD else j + 1

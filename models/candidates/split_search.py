@@ -1,16 +1,16 @@
 """The dynamic program behind :mod:`weft.models.candidates.stage_split`.
 
-The dynamic program goes over the GPUs. A state is what is still to be placed: the layers from one cut on (one stage a
-GPU), or the layers between two cuts (two stages a GPU, where GPU s takes the next piece of the first half and the
-piece of the second half that goes with it). A limit on load and shortfall prunes it: stages that exceed it are cut
-short, since load and need only grow with a stage, and so are states whose remaining layers exceed what the remaining
-GPUs can do within the limit. The limit starts at a lower bound and grows until it admits a split; the best within it
-is then the best of all.
+The dynamic program goes over the GPUs. A state is the set of layers still to be placed: the layers from one cut on (one
+stage a GPU), or the layers between two cuts (two stages a GPU, where GPU s takes the next piece of the first half and
+the matching piece of the second half). A limit on load and shortfall prunes it: stages beyond it are discarded, since
+load and memory only grow with a stage, and so are states whose remaining layers exceed the remaining GPUs' capacity
+within the limit. The limit starts at a lower bound and grows until it admits a split; the best within it is then the
+best of all.
 
-GPUs may be unequal: a layer then has a load on each, and its *work* is the least of these, wherever it runs. A GPU's
-*pace* is the largest share of its load there that the work of any layer is: in a time t it does no more work than its
-pace times t, whatever its layers. So what is left must not be more work than the paces of the GPUs behind allow. Where
-all GPUs are alike, work is load and all paces are 1.
+GPUs may be unequal: a layer then has a load on each, and its *work* is the least of these. A GPU's *pace* is the
+largest ratio of a layer's work to its load there: in a time t the GPU does at most its pace times t of work, for any
+layers. So the remaining work must not exceed the limit set by the paces of the later GPUs. If all GPUs are alike, work
+is load and all paces are 1.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _State: TypeAlias = tuple[int, int]
 Intervals: TypeAlias = tuple[tuple[int, int], ...]
 
 _UNLIMITED = 10**30
-#: By how much a limit grows when it admits no split.
+#: The factor by which a limit grows when it admits no split.
 _GROWTH = 1.1
-#: After so many limits that admitted none, a run without a limit on the load tells whether any split fits.
+#: After this many limits without a split, a run without a limit on the load determines whether any split fits.
 _DOUBT = 3
 
 
 class _Measure(NamedTuple):
-    """What a GPU's stages measure: their load and that of the larger one (nanoseconds), the shortfall (bytes)."""
+    """Measures of a GPU's stages: their load and that of the larger one (nanoseconds), the shortfall (bytes)."""
 
     load: int
     stage: int
@@ -48,7 +48,7 @@ class _Measure(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Limits:
-    """The most that each field of a :class:`_Measure` may be."""
+    """The maximum of each field of a :class:`_Measure`."""
 
     load: int
     stage: int
@@ -56,9 +56,9 @@ class _Limits:
 
 
 class SplitSearch:
-    """The dynamic program for one shape, the layers as each GPU runs them, and the memory of each GPU.
+    """The dynamic program for one shape, each GPU's layer costs, and the memory of each GPU.
 
-    Layers are the same on every GPU but for their times.
+    Layers differ between GPUs only in their times.
     """
 
     def __init__(self, shape: Shape, layers: Sequence[Sequence[LayerCost]], memory: Sequence[int],
@@ -80,7 +80,7 @@ class SplitSearch:
         needs = [static_bytes([one], bytes_per_parameter) + (0 if backward == "none" else one.activation)
                  - _shared(layer, bytes_per_parameter, backward)  # another layer of the stage may count it
                  for layer, one in zip(layers[0], singles, strict=True)]
-        # Whichever stage has a layer holds all that the layer needs, shared or not.
+        # The stage of a layer holds everything that the layer needs, shared or not.
         self.largest = max(static_bytes([one], bytes_per_parameter) + (0 if backward == "none" else one.activation)
                            for one in singles)
         self.need_before = list(accumulate(needs, initial=0))
@@ -89,7 +89,7 @@ class SplitSearch:
         self._set_loads(list(kinds), kinds, [id(own) for own in layers])
 
     def _set_loads(self, order: Sequence[int], kinds: Mapping[int, Stages], kind_of: Sequence[int]) -> None:
-        """Sums of loads on each GPU and of work, and the paces of the GPUs behind each."""
+        """Sums of loads on each GPU and of work, and the paces of the GPUs after each."""
         loads = {kind: [kinds[kind].stage(i, i + 1).load for i in range(self.layer_count)] for kind in order}
         work = [min(own) for own in zip(*loads.values(), strict=True)]
         before = {kind: list(accumulate(own, initial=0)) for kind, own in loads.items()}
@@ -105,12 +105,12 @@ class SplitSearch:
     # -- the questions -------------------------------------------------------------------------------------------
 
     def best(self, least_load: int) -> tuple[Intervals, ...] | None:
-        """The stages of each GPU in the best split that fits, ``None`` if none does; none has a smaller bottleneck than
-        ``least_load`` nanoseconds."""
+        """The stages of each GPU in the best split that fits, ``None`` if none does; ``least_load``: a lower bound on
+        the bottleneck in nanoseconds."""
         limits = self._least_load(least_load) if self.largest <= max(self.capacity) else None
         if limits is None:
             return None
-        if self.shape != "chain":  # one stage a GPU: its load is the GPU's
+        if self.shape != "chain":  # one stage a GPU: its load equals the GPU's
             found = self.run("stage", limits)
             assert found is not None  # the split with the least load is within these limits
             limits = replace(limits, stage=found[0])
@@ -119,7 +119,7 @@ class SplitSearch:
         return found[1]
 
     def _least_load(self, known: int) -> _Limits | None:
-        """The limits within which only splits of the least load are that fit, ``None`` if none does."""
+        """The limits that admit only fitting splits of the least load, ``None`` if none fits."""
         total = max(before[-1] for before in self.load_before)
         limit = max(ceil(self.work_before[-1] / self.pace), self.heaviest, known)
         for tries in count():
@@ -133,7 +133,7 @@ class SplitSearch:
         raise AssertionError("a limit that grows reaches the total")
 
     def least_shortfall(self) -> tuple[Intervals, ...]:
-        """The split whose largest shortfall is least, whatever its load."""
+        """The split with the least largest shortfall, for any load."""
         step = self.need_before[-1] // self.gpus // 16 + 1
         limit = -(-(self.need_before[-1] - sum(self.capacity)) // self.gpus)
         while True:
@@ -182,11 +182,11 @@ class SplitSearch:
 
     def _moves(self, s: int, state: _State, half: int,
                limits: _Limits) -> Iterator[tuple[_State, Intervals, _Measure]]:
-        """What GPU ``s`` may take next within the limits: the state behind it, its stages and what they measure."""
+        """The possible moves of GPU ``s`` within the limits: the next state, its stages and their measures."""
         checkpoint()
         start = state[0]
         behind, load_before, pace = self.gpus - 1 - s, self.load_before[s], self.pace_behind[s]
-        # What the GPUs behind could carry if the rest were divisible at will.
+        # The capacity of the later GPUs if the rest were arbitrarily divisible.
         most_work = limits.load * pace.numerator // pace.denominator
         most_need = self.capacity_behind[s] + behind * limits.shortfall
         least = self._remaining(self.work_before, state, half) - most_work + self.work_before[start]
@@ -239,7 +239,7 @@ class SplitSearch:
         return bool(self.borders) and bisect_right(self.borders, first) < bisect_left(self.borders, last)
 
     def _remaining(self, before: Sequence[int], state: _State, half: int) -> int:
-        """What the layers still to be placed come to, by the sums ``before`` each layer."""
+        """The total of the layers still to be placed, by the sums ``before`` each layer."""
         start, other = state
         if self.shape == "loop":
             return before[half] - before[start] + before[-1] - before[other]
@@ -252,7 +252,7 @@ class SplitSearch:
         return sum(self.load_before[s][last] - self.load_before[s][first] for first, last in intervals)
 
     def shortfall(self, s: int, intervals: Intervals) -> int:
-        """What GPU ``s`` lacks with these stages, in bytes; negative: what it has to spare."""
+        """The missing memory of GPU ``s`` with these stages, in bytes; negative if there is some to spare."""
         key = (s, intervals)
         if key not in self._shortfalls:
             stages = [self.stages[s].stage(first, last) for first, last in intervals]
@@ -262,7 +262,7 @@ class SplitSearch:
 
 
 def _shared(layer: LayerCost, bytes_per_parameter: int, backward: Backward) -> int:
-    """What a layer needs that a stage may have already, in bytes."""
+    """The part of a layer's memory that a stage may already have, in bytes."""
     activations = 0 if backward == "none" else sum(size for _, size in layer.shared_activations)
     gradients = sum(size for _, size in layer.held_gradients)
     return activations + gradients + bytes_per_parameter * sum(count for _, count in layer.shared_parameters)

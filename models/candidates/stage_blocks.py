@@ -1,8 +1,8 @@
 """The blocks of a stage: its forward and its backward, whole or in two parts.
 
-A forward takes what the stage keeps for its backward (A), the full backward gives it back; a split backward's input
-gradient keeps what the weight gradient needs (K: it gives back A - K, or takes K - A), the weight gradient gives that
-back. In inference a forward holds its working set while it runs.
+A forward allocates the stage's activations (A), the full backward frees them; a split backward's input gradient keeps
+the tensors of the weight gradient (K: it frees A - K, or allocates K - A), the weight gradient frees those. In
+inference a forward holds its working set while it runs.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def forward_block(s: int | str, stage: StageCost, where: tuple[int, ...], backwa
 
 def gradient_blocks(s: int | str, stage: StageCost, where: tuple[int, ...], backward: Backward,
                     after: tuple[Dependency, ...]) -> Iterator[Block]:
-    """The backward of stage ``s``: whole where it is not split or has only one of the two parts."""
+    """The backward of stage ``s``: whole if it is not split or has only one of the two parts."""
     kept = stage.activation
-    if not stage.backward:  # runs without gradients (recycling): it keeps nothing, and nothing flows back
+    if not stage.backward:  # runs without gradients (recycling): it keeps nothing and has no backward
         return
     if backward == "full" or not stage.weight_grad:
         yield Block(f"B{s}", BlockKind.BACKWARD, where, seconds_of(stage.backward), (-kept,),
@@ -44,7 +44,7 @@ def gradient_blocks(s: int | str, stage: StageCost, where: tuple[int, ...], back
 
 
 def transfer_seconds(stages: Sequence[StageCost], devices: Sequence[int], network: Network) -> list[float]:
-    """How long what a stage gives travels to the next one; its gradient travels as long back."""
+    """The transfer time of a stage's output to the next one; its gradient takes the same time."""
     return [network.seconds(stage.output, (device,), (following,))
             for stage, (device, following) in zip(stages, pairwise(devices), strict=False)]
 
@@ -55,6 +55,6 @@ def seconds_of(nanoseconds: int) -> float:
 
 
 def wide_block(block: Block, after: Iterable[WideDependency], when: Options | None = None) -> WideBlock:
-    """``block``, there under the options ``when`` only, behind ``after`` instead of what it waits for."""
+    """``block`` under the options ``when`` only, after ``after`` instead of its own predecessors."""
     return WideBlock(block.name, block.kind, block.devices, block.duration, block.memory, block.workspace,
                      tuple(after), when or {})

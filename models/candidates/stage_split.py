@@ -1,9 +1,9 @@
 """Cutting a chain of layers into stages: the exact best contiguous split under each GPU's memory.
 
 Best means, in this order: the least bottleneck (the largest load, forward and backward, of any GPU); then, with two
-stages a GPU, the least load of the largest stage (among splits of equal bottleneck are such with a single layer in
-each first stage, and all depth gained by two stages lost); then the least shortfall (the largest of any GPU's memory
-need minus its memory), which on equal GPUs is the least peak memory.
+stages a GPU, the least load of the largest stage (some splits of equal bottleneck have a single layer in each first
+stage, which loses the benefit of two stages); then the least shortfall (the largest of any GPU's memory need minus its
+memory), which on equal GPUs is the least peak memory.
 
 GPUs may be unequal in memory and in the time that layers take on them. Stages go down them in the order in which they
 are given.
@@ -36,10 +36,10 @@ _DEFAULT_RULE = MemoryRule()
 class NoSplit(ValueError):
     """No split fits into memory.
 
-    What is missing is searched for on first use of ``str()`` or of one of these: ``device`` lacks ``missing`` bytes
-    in the split that comes closest; ``least`` bytes on that GPU, and as many more on every other one, is the least
-    memory with which a split exists. The text leaves that out where time is over before it is found, and they raise
-    :class:`~weft.solver.control.clock.OutOfTime` then. ``besides``: what the text says further.
+    The missing memory is computed on first use of ``str()`` or of one of these: ``device`` lacks ``missing`` bytes in
+    the closest split; ``least`` bytes on that GPU, with the same increase on every other one, is the least memory with
+    which a split exists. If time is over first, the text omits it, and they raise
+    :class:`~weft.solver.control.clock.OutOfTime`. ``besides``: additional text.
     """
 
     def __init__(self, search: SplitSearch, memory: Sequence[int]) -> None:
@@ -50,7 +50,7 @@ class NoSplit(ValueError):
 
     @cached_property
     def _closest(self) -> tuple[int, int]:
-        """The GPU that lacks most in the split that comes closest, and how much."""
+        """The GPU with the largest shortfall in the closest split, and its amount."""
         lacking = [self._search.shortfall(s, own) for s, own in enumerate(self._search.least_shortfall())]
         return lacking.index(max(lacking)), max(lacking)
 
@@ -103,13 +103,12 @@ def split_layers(shape: Shape, layers: Sequence[LayerCost] | Sequence[Sequence[L
                  borders: Iterable[int] = (), least_load: float = 0.0) -> StageSplit:
     """The best split of ``layers`` in ``shape`` onto GPUs with ``memory`` bytes each.
 
-    ``layers``: first to last; or, where GPUs are unequal, for each GPU the same layers as it runs them, which differ in
-    their times alone (one object for GPUs of one kind saves time).
-    ``in_flight``: micro-batches of each stage that hold activations at once; by default 1, the least that any schedule
-    needs. ``rule``: what stages need of a GPU's memory. ``borders``: layers before which a stage must begin.
-    ``least_load``: seconds that the bottleneck is known to take at least, such as that of the best split under more
-    memory. Raises :class:`NoSplit` if none fits, and ``ValueError`` if there are fewer layers than stages or more
-    borders than ends of stages.
+    ``layers``: first to last; or, for unequal GPUs, the same layers for each GPU, which differ only in their times (one
+    object for GPUs of one kind saves time). ``in_flight``: micro-batches of each stage with activations at once; by
+    default 1, the least that any schedule needs. ``rule``: the memory needs of stages. ``borders``: layers before which
+    a stage must begin. ``least_load``: a known lower bound on the bottleneck in seconds, such as that of the best split
+    under more memory. Raises :class:`NoSplit` if none fits, and ``ValueError`` if there are fewer layers than stages or
+    more borders than ends of stages.
     """
     stage_count = len(stage_device(shape, len(memory)))
     by_gpu = _by_gpu(layers, len(memory))
@@ -131,7 +130,7 @@ def split_at(shape: Shape, layers: Sequence[LayerCost] | Sequence[Sequence[Layer
              rule: MemoryRule = _DEFAULT_RULE) -> StageSplit:
     """The split whose stage s is the layers ``cuts[s]`` to ``cuts[s + 1] - 1``, whether it fits into memory or not.
 
-    ``cuts``: from 0 to the number of layers, so many stages as GPUs or a multiple of them. The rest is as for
+    ``cuts``: from 0 to the number of layers, with as many stages as GPUs or a multiple of them. Other arguments as in
     :func:`split_layers`.
     """
     by_gpu, stage_count = _by_gpu(layers, len(memory)), len(cuts) - 1
@@ -150,7 +149,7 @@ def split_at(shape: Shape, layers: Sequence[LayerCost] | Sequence[Sequence[Layer
 
 
 def _by_gpu(layers: Sequence[LayerCost] | Sequence[Sequence[LayerCost]], gpus: int) -> list[Sequence[LayerCost]]:
-    """The layers as each of ``gpus`` GPUs runs them."""
+    """The layers for each of ``gpus`` GPUs."""
     plain = [layer for layer in layers if isinstance(layer, LayerCost)]
     if plain or not layers:
         return [plain] * gpus

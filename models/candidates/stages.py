@@ -1,7 +1,7 @@
-"""A stage: consecutive layers as one piece of work; and what stages need in one GPU's memory.
+"""A stage: consecutive layers as one piece of work; and the memory of stages on one GPU.
 
 Every interval of layers can be a stage. Its times are whole nanoseconds and its sizes whole bytes, so that sums are
-exact whatever the order of adding.
+exact in any order.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import Literal, TypeAlias
 
 from weft.models.layers.costs import LayerCost
 
-#: In which every stage runs on one GPU.
+#: Shapes in which every stage runs on one GPU.
 Shape: TypeAlias = Literal["chain", "v", "loop", "wave"]
-#: Those of at most two stages a GPU: what :mod:`weft.models.candidates.split_search` cuts layers into.
+#: Those of at most two stages a GPU, supported by :mod:`weft.models.candidates.split_search`.
 SHAPES: tuple[Shape, ...] = ("chain", "v", "loop")
 _CHUNKS: Mapping[Shape, int] = {"chain": 1, "v": 2, "loop": 2, "wave": 3}
-#: ``full``: one backward block. ``split``: input gradient and weight gradient apart. ``none``: inference.
+#: ``full``: one backward block. ``split``: separate input and weight gradients. ``none``: inference.
 Backward: TypeAlias = Literal["full", "split", "none"]
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryRule:
-    """What stages need of a GPU's memory, beside what their layers say.
+    """The memory needs of stages beside those of their layers.
 
-    ``bytes_per_parameter``: parameter, gradient and optimizer state. ``reserve``: bytes of every GPU kept free.
+    ``bytes_per_parameter``: parameter, gradient and optimizer state. ``reserve``: bytes left free on every GPU.
     """
 
     backward: Backward = "full"
@@ -37,8 +37,8 @@ class MemoryRule:
 class StageCost:
     """Layers ``first`` to ``last - 1`` of a model, for one micro-batch: times in nanoseconds, sizes in bytes.
 
-    See :class:`~weft.models.layers.costs.LayerCost` for what each is; ``activation`` and ``held`` are kept until the
-    end of the backward (the input gradient) and of the weight gradient.
+    See :class:`~weft.models.layers.costs.LayerCost` for the fields; ``activation`` and ``held`` are kept until the end
+    of the backward (the input gradient) and of the weight gradient.
     """
 
     first: int
@@ -55,9 +55,9 @@ class StageCost:
     workspace_backward: int
     workspace_weight_grad: int
     working_set: int
-    #: Names of what is kept or held by several layers of the model and already counted here.
+    #: Names of tensors kept or held by several layers of the model and already counted here.
     counted: frozenset[str] = frozenset()
-    #: Gradients held through the step where others are not, in bytes.
+    #: Gradients kept through the step while others are not, in bytes.
     held_gradients: int = 0
 
     @property
@@ -67,7 +67,7 @@ class StageCost:
 
     @property
     def workspace_after_forward(self) -> int:
-        """The most that both gradients, one after the other, need beyond ``activation``."""
+        """The peak need of both gradients, one after the other, beyond ``activation``."""
         more = self.held - self.activation
         return max(0, max(0, more) + self.workspace_backward, more + self.workspace_weight_grad)
 
@@ -75,7 +75,7 @@ class StageCost:
 def stage_device(shape: Shape, gpus: int, chunks: int | None = None) -> tuple[int, ...]:
     """The GPU of each stage. chain: s. loop: s modulo p. v and wave: s, 2p - 1 - s on the way back, and down again.
 
-    ``chunks``: stages on each GPU; by default the least that the shape has, 1 for a chain, 3 for a wave, else 2.
+    ``chunks``: stages on each GPU; by default the shape's minimum, 1 for a chain, 3 for a wave, else 2.
     """
     down = tuple(range(gpus))
     runs = range(_CHUNKS[shape] if chunks is None else chunks)
@@ -121,7 +121,7 @@ def _extended(stage: StageCost | None, layer: LayerCost, at: int) -> StageCost:
 
 
 def _again(stage: StageCost, shared: tuple[tuple[str, int], ...]) -> int:
-    """How much of ``shared`` the stage already counts."""
+    """The part of ``shared`` already counted in the stage."""
     return sum(amount for name, amount in shared if name in stage.counted)
 
 
@@ -131,16 +131,16 @@ def nanoseconds(seconds: float) -> int:
 
 
 def static_bytes(stages: Sequence[StageCost], bytes_per_parameter: int) -> int:
-    """What the stages of one GPU always hold: parameters, gradients, optimizer state."""
+    """The static memory of one GPU's stages: parameters, gradients, optimizer state."""
     return sum(stage.parameters * bytes_per_parameter + stage.held_gradients for stage in stages)
 
 
 def peak_bytes(stages: Sequence[StageCost], in_flight: Sequence[int], backward: Backward) -> int:
-    """The most that the stages of one GPU (first to last) hold at run time with ``in_flight`` micro-batches of each.
+    """The peak run-time memory of one GPU's stages (first to last) with ``in_flight`` micro-batches of each.
 
     One micro-batch runs from the first stage's forward to its last gradient while the other ones in flight wait with
-    their activations; a weight gradient runs right after its input gradient. With one in flight, no schedule needs
-    less.
+    their activations; a weight gradient runs immediately after its input gradient. With one in flight, no schedule
+    needs less.
     """
     if backward == "none":
         return max(stage.working_set for stage in stages)

@@ -1,8 +1,7 @@
 """An exported program followed call by call on fake tensors, which have shapes, types and storages but no data.
 
-Nothing is computed, no weight is loaded, and for a file no operator runs that is not torch's own. What autograd saves
-is seen where it saves it (``torch.autograd.graph.saved_tensors_hooks``); which tensors are views of which is seen in
-their storages.
+Nothing is computed, no weight is loaded, and for a file only torch's own operators run. Tensors saved by autograd are
+observed by hooks (``torch.autograd.graph.saved_tensors_hooks``), views by their storages.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from weft.models.capture.operator_costs import mutated, storage
 
 _TARGET = re.compile(r"torch\.ops\.(?P<space>[A-Za-z]\w*)\.(?P<name>[A-Za-z_]\w*)\.(?P<overload>[A-Za-z]\w*)")
 
-#: Operators of torch that do something outside its tensors.
+#: Operators of torch with side effects outside its tensors.
 _TOUCHES_FILES = {"from_file"}
 
 
 def follow(exported: Exported, *, trusted: bool = False) -> ProgramRun:
-    """Run ``exported`` on fake tensors. With ``trusted``, operators of other libraries loaded here run too."""
+    """Run ``exported`` on fake tensors. With ``trusted``, operators of other loaded libraries run too."""
     run = ProgramRun(exported, trusted)
     with run.mode:
         run.go()
@@ -36,10 +35,10 @@ def follow(exported: Exported, *, trusted: bool = False) -> ProgramRun:
 
 @dataclass
 class TracedCall:
-    """One step of the program as it ran on fake tensors.
+    """One step of the program, run on fake tensors.
 
-    ``reads``, ``weights`` and ``constants`` name what it was given; ``saved`` are the storages that autograd kept of
-    it, with one tensor each. ``function`` is ``None`` where torch could not run it and its results are guesses.
+    ``reads``, ``weights`` and ``constants`` name its inputs; ``saved`` are its storages kept by autograd, with one
+    tensor each. ``function`` is ``None`` if torch could not run it and its results are guesses.
     """
 
     step: Step
@@ -57,7 +56,7 @@ class TracedCall:
 
     @property
     def kind(self) -> str:
-        """The operator's name without its overload; with its library where that is not torch's own."""
+        """The operator's name without its overload; with its library if that is not torch's own."""
         found = _TARGET.fullmatch(self.step.target)
         if found is None:
             return self.step.target.removeprefix("torch.ops.")
@@ -65,9 +64,10 @@ class TracedCall:
 
 
 class ProgramRun:
-    """The program's run: ``calls`` in order, ``values`` by name, and in ``owner`` what each storage was made for.
+    """The program's run: ``calls`` in order, ``values`` by name, and in ``owner`` the tensor for which each storage was
+    made.
 
-    ``trained`` and ``held`` give, by their names in the program, the parameters and what else the module holds.
+    ``trained`` and ``held`` are the parameters and the module's other tensors, by their names in the program.
     """
 
     def __init__(self, exported: Exported, trusted: bool) -> None:
@@ -81,7 +81,7 @@ class ProgramRun:
         self.changed: dict[int, tuple[int, str]] = {}  # storage -> the last step that wrote into it, and its output
         self.made: dict[str, int] = {}    # name -> the step that made it
         self.calls: list[TracedCall] = []
-        self.others: set[str] = set()     # devices that are not the CPU
+        self.others: set[str] = set()     # devices other than the CPU
 
     def go(self) -> None:
         """Make every call once, in order."""
@@ -163,7 +163,7 @@ class ProgramRun:
         return None if owner in self.trained or owner in self.held else owner
 
     def mark_backward(self) -> None:
-        """A call has a backward if what it gives is part of a result through tensors that need gradients."""
+        """A call has a backward if its output reaches a result through tensors that require gradients."""
         wanted = {name for name in self.exported.results if name in self.values and self.values[name].requires_grad}
         for call in reversed(self.calls):
             if any(name in wanted for name, _ in call.outputs) and any(v.requires_grad for _, v in call.outputs):
@@ -172,7 +172,7 @@ class ProgramRun:
 
 
 def _resolve(target: str, trusted: bool) -> tuple[Any, str]:
-    """The operator of that name, or ``None`` and why it is not run."""
+    """The operator of that name, or ``None`` and the reason why it is not run."""
     found = _TARGET.fullmatch(target)
     if found is None:
         return None, "it is no plain operator"

@@ -1,13 +1,13 @@
-"""A user's own model as an :class:`~weft.models.graph.operators.OperatorGraph`: from a ``.pt2`` file, or from a module.
+"""A user's model as an :class:`~weft.models.graph.operators.OperatorGraph`: from a ``.pt2`` file, or from a module.
 
-Each call of the exported program becomes one operator, named as in the program (``print(exported_program)``); what a
-call reads, keeps and gives is seen in a run on fake tensors (:mod:`weft.models.capture.calls`), what it costs is
-counted by :mod:`weft.models.capture.operator_costs`. A view of a parameter is the parameter. An operator that reads a
-tensor after it was changed in place also reads what changed it. Only linear layers of ``torch.nn`` say what their
-weight gradient needs later: they are what the executor defers. Saved tensors are those of a CPU: other devices choose
-other kernels, mostly for attention and dropout, and a note says so. Recomputation that the model's own code does
-(``torch.utils.checkpoint``) is not followed: export writes its operators like any others, and what to recompute is for
-the placement to decide.
+Each call of the exported program becomes one operator, named as in the program (``print(exported_program)``); the
+inputs, saved tensors and outputs of a call are observed in a run on fake tensors (:mod:`weft.models.capture.calls`),
+its costs are counted by :mod:`weft.models.capture.operator_costs`. A view of a parameter counts as the parameter. An
+operator that reads a tensor after an in-place change also reads the changing operator. Only linear layers of
+``torch.nn`` state the needs of their deferred weight gradient: the executor defers these. Saved tensors are those of a
+CPU: other devices choose other kernels, mostly for attention and dropout, as a note says. Recomputation in the model's
+own code (``torch.utils.checkpoint``) is not followed: export writes its operators like any others, and the placement
+decides what to recompute.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from weft.models.capture.exported_file import read_exported
 from weft.models.capture.operator_costs import CallCost, call_cost, mutated, storage
 from weft.models.graph.operators import Operator, OperatorGraph, Parameter, Tensor, Work
 
-#: Operators that multiply inside, in kernels that torch.utils.flop_counter has no formula for.
+#: Operators with inner products, in kernels without a formula in torch.utils.flop_counter.
 _UNCOUNTED = ("lstm", "gru", "rnn_", "cdist", "fft_", "linalg_")
 
 
 def capture_file(path: str | os.PathLike[str]) -> OperatorGraph:
-    """The operators of what ``torch.export.save`` wrote to ``path``.
+    """The operators of the file ``path``, written by ``torch.export.save``.
 
     Raises :class:`~weft.models.capture.exported.ExportFault`.
     """
@@ -41,9 +41,9 @@ def capture_file(path: str | os.PathLike[str]) -> OperatorGraph:
 
 def capture_module(module: torch.nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any] | None = None,
                    name: str | None = None) -> OperatorGraph:
-    """The operators of ``module(*inputs, **keywords)`` as ``torch.export.export`` sees it.
+    """The operators of ``module(*inputs, **keywords)`` by ``torch.export.export``.
 
-    Raises :class:`~weft.models.capture.exported.ExportFault` where export refuses the module.
+    Raises :class:`~weft.models.capture.exported.ExportFault` if export refuses the module.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{name or type(module).__name__}.pt2"
@@ -53,15 +53,15 @@ def capture_module(module: torch.nn.Module, inputs: tuple[Any, ...], keywords: M
 
 def save_exported(module: torch.nn.Module, inputs: tuple[Any, ...], path: str | os.PathLike[str],
                   keywords: Mapping[str, Any] | None = None, *, functional: bool = False) -> None:
-    """Export ``module`` and save it; ``functional``: what is written in place becomes a tensor of its own.
+    """Export ``module`` and save it; ``functional``: replace in-place writes by new tensors.
 
-    Raises :class:`~weft.models.capture.exported.ExportFault` where export refuses.
+    Raises :class:`~weft.models.capture.exported.ExportFault` if export refuses.
     """
     try:
         program = torch.export.export(module, inputs, dict(keywords or {}))
         if functional:
             program = program.run_decompositions({})
-    except Exception as error:  # whatever the module's own code or the tracer raises
+    except Exception as error:  # anything raised by the module's code or the tracer
         first = (str(error) or "no message").strip().splitlines()[0]
         raise ExportFault(f"{type(module).__name__}: torch.export.export refuses it: {type(error).__name__}: "
                           f"{first}") from error
@@ -86,7 +86,7 @@ def operator_graph(exported: Exported, *, trusted: bool = False) -> OperatorGrap
 
 
 def signature(call: TracedCall) -> tuple[Any, ...]:
-    """Equal for two calls that cost the same: operator, other arguments, and shapes, strides and types of tensors."""
+    """A value equal for calls of equal cost: operator, other arguments, and shapes, strides and types of tensors."""
     seen: dict[int, int] = {}
 
     def described(value: Any) -> Any:
@@ -102,7 +102,7 @@ def signature(call: TracedCall) -> tuple[Any, ...]:
 
 
 class _Builder:
-    """Makes operators of calls, and remembers what had to be assumed."""
+    """Makes operators from calls, and records assumptions."""
 
     def __init__(self, run: ProgramRun) -> None:
         self.run = run
@@ -137,7 +137,7 @@ class _Builder:
                       str(value.dtype).removeprefix("torch."), base)
 
     def outputs(self, call: TracedCall) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """The tensors a call gives, and storages larger than the one tensor that is seen of them."""
+        """The output tensors of a call, and storages larger than their one visible tensor."""
         outputs, larger = [], []
         for name, value in call.outputs:
             owner = self.run.owner[storage(value)]
@@ -150,7 +150,7 @@ class _Builder:
         return tuple(outputs), tuple(larger)
 
     def keeps(self, call: TracedCall) -> tuple[tuple[str, ...], tuple[Tensor, ...]]:
-        """What autograd saved of a call: by the name under which the call sees it, else as an internal tensor."""
+        """The tensors saved by autograd for a call: by their name in the call, else as internal tensors."""
         names: dict[int, str] = {}
         for name in (*call.reads, *(name for name, _ in call.outputs)):
             names.setdefault(storage(self.run.values[name]), name)
@@ -191,7 +191,7 @@ class _Builder:
             return f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}"
 
     def guess(self, call: TracedCall) -> CallCost:
-        """One operation per element that comes out; every tensor moved once, and twice by each part of a backward."""
+        """One operation per output element; every tensor moved once, and twice by each part of a backward."""
         given = [self.run.values[name] for name in (*call.reads, *call.weights, *call.constants)]
         read = sum(value.numel() * value.element_size() for value in given)
         written = sum(value.numel() * value.element_size() for _, value in call.outputs)

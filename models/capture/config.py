@@ -1,4 +1,4 @@
-"""A ``config.json`` of a type that weft does not read, captured from the model that transformers makes of it."""
+"""A ``config.json`` of an unsupported type, captured from its transformers model."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from weft.models.capture.capture import capture_module
 from weft.models.capture.exported import ExportFault
 from weft.models.graph.operators import OperatorGraph
 
-#: Tokens of a sequence where nothing is said, if the model was made for more.
+#: Default tokens of a sequence, if the model supports more.
 _SEQUENCE = 4096
 
 
 @lru_cache(maxsize=4)
 def capture_config(path: Path, batch: int, sequence: int | None, dtype: str, training: bool) -> OperatorGraph:
     """One micro-batch of ``batch`` texts through transformers' model of a config, which has no weights (device meta)
-    and comes from the installed library alone: no code that the config names is run.
+    and comes only from the installed library: no code named by the config is run.
 
-    ``sequence``: tokens, by default those that the model was made for, 4096 at most. Raises
-    :class:`~weft.models.capture.exported.ExportFault` where transformers has no such model, or it is no model of texts.
+    ``sequence``: tokens, by default the model's maximum, 4096 at most. Raises
+    :class:`~weft.models.capture.exported.ExportFault` if transformers has no such model, or it is not a text model.
     """
     import transformers
 
@@ -35,7 +35,7 @@ def capture_config(path: Path, batch: int, sequence: int | None, dtype: str, tra
         with torch.device("meta"):
             made = next((kind for kind in named if kind is not None), None)
             model = made._from_config(config) if made else transformers.AutoModelForCausalLM.from_config(config)
-    except Exception as error:  # whatever a config makes of the library's own code
+    except Exception as error:  # any error that a config causes in the library
         first = (str(error) or type(error).__name__).strip().splitlines()[0]
         raise ExportFault(f"{path}: transformers {transformers.__version__} makes no model of it: {first:.200}; export "
                           "the model with torch.export and capture it (weft capture model.pt2)") from None

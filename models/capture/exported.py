@@ -1,4 +1,4 @@
-"""An exported program as its file states it: what it starts from, its calls, and what is known of each tensor."""
+"""An exported program as stated in its file: its sources, its calls, and the metadata of each tensor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from weft.models.files.limits import MAX_OPERATORS, bad_name
 
 
 class ExportFault(ValueError):
-    """A file that is no exported program, or one of another version; the message names the file and what to do."""
+    """A file that is not an exported program, or has another version; the message names the file and the remedy."""
 
 
 class Ref(NamedTuple):
@@ -28,7 +28,7 @@ class Named(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What is known of a tensor: sizes and strides in elements, type, device, and whether it needs a gradient."""
+    """A tensor's metadata: sizes and strides in elements, type, device, and whether it requires a gradient."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -39,7 +39,7 @@ class Meta:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A tensor that the program starts from. ``target``: its name in the module (of an input, its own name)."""
+    """An initial tensor of the program. ``target``: its name in the module (for an input, its own name)."""
 
     name: str
     role: Literal["parameter", "buffer", "constant", "input"]
@@ -48,8 +48,8 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One call. ``outputs`` name its results in order (``None``: no tensor). ``module``: path of the ``nn.Module`` it
-    was made in, ``module_type`` that module's class. ``grad``: false inside ``torch.no_grad``."""
+    """One call. ``outputs`` name its results in order (``None``: not a tensor). ``module``: path of its ``nn.Module``,
+    ``module_type`` that module's class. ``grad``: false inside ``torch.no_grad``."""
 
     name: str
     target: str
@@ -83,7 +83,7 @@ class Step:
         return self.target.split(".")[3]
 
     def at(self, place: int, name: str, default: Any = None) -> Any:
-        """An argument by place or name."""
+        """An argument by position or name."""
         return self.arguments[place] if place < len(self.arguments) else self.keywords.get(name, default)
 
 
@@ -98,8 +98,8 @@ def refs(value: Any) -> Iterator[str]:
 
 def require_order(sources: Iterable[Source], steps: Sequence[Step], results: Iterable[str],
                   metas: Mapping[str, Meta]) -> None:
-    """Refuse (:class:`ExportFault`) a program in which a call reads what no call before it made, in which a name is
-    made twice, or whose names cannot be shown."""
+    """Refuse (:class:`ExportFault`) a program in which a call reads a tensor not made before, a name is defined twice,
+    or names are unprintable."""
     if len(steps) > MAX_OPERATORS:
         raise ExportFault(f"has {len(steps)} calls, at most {MAX_OPERATORS} are supported")
     known: set[str] = set()
@@ -135,7 +135,7 @@ def _require_name(text: object, what: str) -> None:
 
 @dataclass(frozen=True)
 class Exported:
-    """A program: where it starts, its calls in order, the names of the tensors it returns, and all tensors' metas."""
+    """A program: its sources, its calls in order, the names of its outputs, and all tensors' metadata."""
 
     name: str
     torch_version: str

@@ -1,11 +1,11 @@
-"""What ``torch.export.save`` wrote, read without torch and without running anything that is in the file.
+"""Reader of ``torch.export.save`` files, without torch and without running any of their contents.
 
 A ``.pt2`` file is a zip archive. The program is one JSON text in it, ``models/model.json``; the weights, the example
-inputs and custom objects are entries of their own, some of them pickled, and are never opened. Symbolic sizes are
-expressions in the text; ``torch.export.load`` hands them to an evaluator, here only the example's value counts.
-(The layout is PyTorch's ``torch/_export/serde/schema.py``, schema version 8.)
+inputs and custom objects are separate entries, some of them pickled, and are never opened. Symbolic sizes are
+expressions in the text; ``torch.export.load`` evaluates them, here only the example's value is used. (The layout is
+PyTorch's ``torch/_export/serde/schema.py``, schema version 8.)
 
-The archive of a ``.pt2`` file: the one JSON text in it, unpacked no further than a program can be large.
+The archive of a ``.pt2`` file: its one JSON text, unpacked up to the maximum size of a program.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from weft.models.files.limits import MAX_ARCHIVE_ENTRIES, MAX_ELEMENTS, MAX_PROG
 from weft.solver.io.reading import checked_path
 
 SCHEMA_MAJOR = 8
-#: Dimensions of a tensor, at most: what PyTorch's kernels allow.
+#: Maximum dimensions of a tensor in PyTorch's kernels.
 _DIMENSIONS = 64
 _DTYPES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float16", 7: "float32", 8: "float64",
            9: "complex32", 10: "complex64", 11: "complex128", 12: "bool", 13: "bfloat16", 28: "uint16",
@@ -63,7 +63,7 @@ def _version(program: Any) -> str:
 
 
 class _Reader:
-    """Turns the JSON text's objects into an :class:`Exported`."""
+    """Converts the JSON text's objects to an :class:`Exported`."""
 
     def __init__(self, name: str, program: Any) -> None:
         self.name, self.program = name, program
@@ -111,7 +111,7 @@ class _Reader:
     # -- graphs ------------------------------------------------------------------------------------------------------
 
     def _scope(self, graph: Any, prefix: str = "", known: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """What each name in ``graph`` stands for: a tensor of the program, or a number."""
+        """The meaning of each name in ``graph``: a tensor of the program, or a number."""
         scope: dict[str, Any] = dict(known or {})
         for name, meta in graph["tensor_values"].items():
             if name not in scope:
@@ -127,7 +127,7 @@ class _Reader:
             outputs = tuple(self._outputs(node["outputs"], scope))
             if not outputs and all(set(output) & {"as_sym_int", "as_sym_bool", "as_sym_float", "as_int"}
                                    for output in node["outputs"]):
-                continue  # sizes and numbers made of them: known already; or an assertion
+                continue  # sizes and numbers derived from them: already known; or an assertion
             positional = [self._argument(a["arg"], scope) for a in node["inputs"] if a.get("kind", 1) != 2]
             keywords = {a["name"]: self._argument(a["arg"], scope) for a in node["inputs"] if a.get("kind", 1) == 2}
             name = node.get("name") or next((out for out in outputs if out), f"step{i}")
@@ -140,7 +140,7 @@ class _Reader:
 
     def _inlined(self, node: Any, name: str, positional: list[Any], outputs: tuple[str | None, ...],
                  scope: Mapping[str, Any], grad: bool) -> Iterator[Step]:
-        """The steps of a ``with torch.no_grad()`` or ``autocast`` part, under the names the caller knows."""
+        """The steps of a ``with torch.no_grad()`` or ``autocast`` region, under the caller's names."""
         at = next(i for i, a in enumerate(node["inputs"]) if "as_graph" in a["arg"])
         inner = node["inputs"][at]["arg"]["as_graph"]["graph"]
         if "set_grad_enabled" in node["target"]:
@@ -194,7 +194,7 @@ class _Reader:
                                    (_MEMORY_FORMATS, "as_memory_format")):
             if form == form_of:
                 return Named("constant", constants[value])
-        return None  # graphs, operators, objects: only those who are costed by their tensors have them
+        return None  # graphs, operators, objects: only in calls priced by their tensors
 
     def _item(self, item: Any, scope: Mapping[str, Any]) -> Any:
         if "name" in item:
@@ -243,7 +243,7 @@ def _size(value: Any) -> int:
 
 
 def _number(value: Any) -> Any:
-    """A number, or the value that an expression has for the example's sizes."""
+    """A number, or the value of an expression for the example's sizes."""
     (form, inner), = value.items()
     found = inner
     if form == "as_expr":
@@ -258,7 +258,7 @@ def _number(value: Any) -> Any:
 
 
 def _floats(value: Any) -> Any:
-    """Numbers of the file, in lists as they are: what JSON has no number for stands there as a text."""
+    """Numbers of the file, also in lists: values without a JSON number are text."""
     if isinstance(value, list):
         return [_floats(item) for item in value]
     if not isinstance(value, str):
@@ -274,13 +274,13 @@ def _module(stack: str) -> tuple[str, str]:
     return (last[1], last[2]) if len(last) == 3 else ("", "")
 
 
-#: What zipfile and what it unpacks with raise for broken and for encrypted archives.
+#: Exceptions of zipfile and its decompressors for broken and for encrypted archives.
 _NOT_AN_ARCHIVE = (zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError,
                    LookupError, NotImplementedError, RuntimeError)
 
 
 def read_program(where: str) -> Any:
-    """The program in the archive, as JSON has it. Raises :class:`~weft.models.capture.exported.ExportFault`."""
+    """The program in the archive, as a JSON value. Raises :class:`~weft.models.capture.exported.ExportFault`."""
     checked_path(where, 2**63, "a .pt2 archive", ExportFault)
     try:
         with zipfile.ZipFile(where) as archive:
@@ -309,13 +309,13 @@ def read_program(where: str) -> Any:
                           "torch.export.save") from None
     except ExportFault:
         raise
-    except ValueError:  # no JSON, no UTF-8, a whole number with thousands of digits
+    except ValueError:  # invalid JSON or UTF-8, an integer with thousands of digits
         raise ExportFault(f"{where}: models/model.json in it is not JSON") from None
 
 
 def _unpacked(archive: zipfile.ZipFile, name: str, where: str) -> bytes:
-    """The entry ``name``. It is not unpacked where it says that it is too large, and never beyond that: what it says
-    can be wrong."""
+    """The entry ``name``. It is not unpacked if its stated size is too large, and never beyond the limit: the stated
+    size can be wrong."""
     data, declared = b"", archive.getinfo(name).file_size
     if declared <= MAX_PROGRAM_BYTES:
         with archive.open(name) as stream:

@@ -1,11 +1,11 @@
-"""What one call of a torch operator costs: counted on tensors without data, forward and each part of the backward.
+"""The cost of one call of a torch operator: counted on tensors without data, forward and each part of the backward.
 
-The call and its backward run on fake tensors (shapes, types and storages, no numbers), and a dispatch mode sees every
+The call and its backward run on fake tensors (shapes, types and storages, no data), and a dispatch mode records every
 kernel that would have run: its floating-point operations by the formulas of ``torch.utils.flop_counter``, the bytes of
-the tensors it reads and writes, and the storages that come and go. A kernel without a formula counts 0 operations: it
-is memory that it takes time for. One of causal attention skips the keys that no query sees. A view costs nothing.
-Embeddings and other gathers read the rows they pick, not the whole table. Adding up the gradients of a tensor with
-several readers is no operator's and not counted.
+the tensors it reads and writes, and the storages allocated and freed. A kernel without a formula counts 0 operations:
+it is memory-bound. Causal attention skips masked keys. A view costs nothing. Embeddings and other gathers read the
+selected rows, not the whole table. Summing the gradients of a tensor with several readers belongs to no operator and is
+not counted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch.utils.flop_counter import flop_registry, sdpa_backward_flop, sdpa_flo
 from weft.models.graph.operators import Work, causal_share
 
 _aten = torch.ops.aten
-#: torch.utils.flop_counter's formulas, and the same for the CPU's fused attention, which it leaves out.
+#: torch.utils.flop_counter's formulas, and those for the CPU's fused attention, which it lacks.
 FLOP_FORMULAS: Mapping[Any, Callable[..., int]] = {
     **flop_registry,
     _aten._scaled_dot_product_flash_attention_for_cpu: sdpa_flop,
@@ -36,8 +36,8 @@ _ALLOCATES_ONLY = {_aten.empty, _aten.empty_like, _aten.empty_strided, _aten.new
 
 @dataclass(frozen=True, slots=True)
 class CallCost:
-    """One call: work of its forward and the parts of its backward (``None`` where there is none), and the most bytes
-    of temporary tensors that a pass of it has."""
+    """One call: work of its forward and the parts of its backward (``None`` if there is none), and the peak bytes of
+    temporary tensors in a pass."""
 
     forward: Work
     input_grad: Work | None
@@ -46,7 +46,7 @@ class CallCost:
 
 
 def storage(tensor: torch.Tensor) -> int:
-    """What tells the storage of ``tensor`` from all others alive."""
+    """The identity of the storage of ``tensor`` among all live ones."""
     key: int = tensor.untyped_storage()._cdata
     return key
 
@@ -65,8 +65,8 @@ def call_cost(function: Any, arguments: Sequence[Any], keywords: Mapping[str, An
               backward: bool = True) -> CallCost:
     """The cost of ``function(*arguments, **keywords)`` on fake tensors, under the fake mode that is on.
 
-    ``weights``: the ``id`` of those arguments whose gradient is a weight's. The call itself is made on fresh tensors
-    of the same kinds. Raises whatever torch raises where it cannot run the call on fake tensors.
+    ``weights``: the ``id`` of the arguments whose gradient is a weight gradient. The call itself runs on fresh tensors
+    of the same kinds. Raises torch's exception if it cannot run the call on fake tensors.
     """
     leaves: dict[int, torch.Tensor] = {}
     written = {id(tensor) for tensor in mutated(function, arguments, keywords)}
@@ -112,7 +112,7 @@ def call_cost(function: Any, arguments: Sequence[Any], keywords: Mapping[str, An
 
 
 class _Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Adds up the work of every kernel called while it is on, and follows the storages that are made meanwhile."""
+    """Sums the work of every kernel called while it is active, and tracks the storages allocated."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -126,7 +126,7 @@ class _Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def temporary(self) -> int:
-        """The most bytes alive at once beyond those still alive now."""
+        """The peak bytes alive beyond those still alive now."""
         return self._peak - self._live
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -167,12 +167,12 @@ class _Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _bytes(tensor: torch.Tensor) -> int:
-    """What a kernel that goes through ``tensor`` moves: an expanded one is no larger than what it looks at."""
+    """Bytes moved by a kernel over ``tensor``: an expanded one counts as its underlying data."""
     return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
 
 
 def _seen(function: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> float:
-    """The share of its products that an attention kernel computes; of any other kernel all."""
+    """The share of its products that an attention kernel computes; 1 for any other kernel."""
     given = {**dict(zip((entry.name for entry in function._schema.arguments), arguments, strict=False)), **keywords}
     if not given.get("is_causal") or "query" not in given or given["query"].dim() != 4:
         return 1.0

@@ -1,4 +1,4 @@
-"""One call of a captured program made runnable: random tensors on a device for the fake ones it was followed on."""
+"""One call of a captured program made runnable: random tensors on a device in place of fake ones."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from weft.models.capture.calls import ProgramRun, TracedCall
 from weft.models.capture.capture import signature
 from weft.models.capture.operator_costs import mutated
 
-#: Operators that look things up: where among the arguments the table is, and which axis of it is looked up.
+#: Lookup operators: the position of the table among the arguments, and the axis of the lookup.
 _LOOK_UPS = {"embedding": (0, 0), "cross_entropy_loss": (0, 1), "nll_loss_nd": (0, 1), "nll_loss": (0, 1)}
 
 
 def distinct_calls(run: ProgramRun, names: set[str]) -> list[tuple[TracedCall, tuple[str, ...]]]:
-    """One call of each kind, shapes, types and settings among those named, with the names of all that cost the same."""
+    """One call for each combination of kind, shapes, types and settings among those named, with the names of all calls
+    of equal cost."""
     found: dict[Any, tuple[TracedCall, list[str]]] = {}
     for call in run.calls:
         if call.step.name in names:
@@ -27,7 +28,7 @@ def distinct_calls(run: ProgramRun, names: set[str]) -> list[tuple[TracedCall, t
 
 
 def shapes_text(call: TracedCall) -> str:
-    """The tensors a call is given, for people: ``float32[2, 8] float32[8]``."""
+    """The input tensors of a call as text: ``float32[2, 8] float32[8]``."""
     return " ".join(f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape)}"
                     for leaf in tree_leaves((call.arguments, call.keywords)) if isinstance(leaf, torch.Tensor))
 
@@ -42,7 +43,7 @@ class Trial:
 
     @classmethod
     def of(cls, call: TracedCall, device: torch.device) -> Trial:
-        """Random numbers in the shapes, strides and types of ``call``; indices stay within what they look up."""
+        """Random numbers in the shapes, strides and types of ``call``; indices stay within their tables."""
         bound = 1
         if call.kind in _LOOK_UPS:
             place, axis = _LOOK_UPS[call.kind]
@@ -54,14 +55,14 @@ class Trial:
 
     @staticmethod
     def needed_bytes(call: TracedCall) -> int:
-        """What a trial has in memory at once, from shapes: everything given, made and saved, and gradients of all."""
+        """The memory of a trial, from shapes: all inputs, outputs and saved tensors, and their gradients."""
         given = {id(leaf): leaf for leaf in tree_leaves((call.arguments, call.keywords))
                  if isinstance(leaf, torch.Tensor)}
         tensors = [*given.values(), *(value for _, value in call.outputs), *call.saved.values()]
         return 2 * sum(tensor.untyped_storage().nbytes() for tensor in tensors)
 
     def prepare(self) -> Callable[[], list[torch.Tensor]]:
-        """A forward that is ready to run; it gives the tensors that need gradients."""
+        """A forward that is ready to run; it returns the tensors that require gradients."""
         def real(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
                 return value
@@ -78,7 +79,7 @@ class Trial:
         return forward
 
     def towards(self, *, weights: bool) -> list[torch.Tensor]:
-        """The tensors whose gradients a backward computes: inputs, or with ``weights`` the weights as well."""
+        """The tensors whose gradients a backward computes: inputs, and with ``weights`` also the weights."""
         return [leaf for key, leaf in self.leaves.items()
                 if leaf.requires_grad and (weights or key not in self.call.weight_ids)]
 

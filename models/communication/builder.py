@@ -1,6 +1,6 @@
-"""Writes a program stage by stage: layouts follow from what is read, and what does not fit is refused at once.
+"""Builds a program stage by stage: layouts follow from the operands, and mismatches are refused immediately.
 
-Steps of optimizers as pointwise stages and norms: what follows the all-reduce of a gradient.
+Optimizer steps as pointwise stages and norms, after the all-reduce of a gradient.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from weft.models.communication.program import (
 
 
 class Builder:
-    """Every call adds a stage of a ``name`` and gives the name of the tensor that it makes, which is the same.
+    """Every call adds a stage named ``name`` and returns the name of its tensor, which is the same.
 
-    All raise :class:`~weft.models.communication.program.CommunicationError` for operands that do not fit: layouts,
-    shapes, groups, and slices that the number of ranks does not divide.
+    All raise :class:`~weft.models.communication.program.CommunicationError` for mismatched operands: layouts, shapes,
+    groups, and slices not divisible by the number of ranks.
     """
 
     def __init__(self, name: str, ranks: int, *, itemsize: int = 4) -> None:
@@ -38,11 +38,11 @@ class Builder:
         self.tensors: dict[str, CommunicationTensor] = {}
         self.carried: dict[str, str] = {}
 
-    # -- tensors that are there --------------------------------------------------------------------------------------
+    # -- given tensors --------------------------------------------------------------------------------------
 
     def input(self, name: str, shape: Sequence[int] = (), layout: Layout = "replicated", axis: int | None = None, *,
               group: int = 0) -> str:
-        """A tensor from outside; of shape () it is one number."""
+        """An external tensor; with shape () a scalar."""
         return self._source(name, shape, "input", layout, axis, group)
 
     def parameter(self, name: str, shape: Sequence[int], layout: Layout = "replicated", axis: int | None = None, *,
@@ -89,7 +89,7 @@ class Builder:
         return name
 
     def matmul(self, name: str, left: str, right: str) -> str:
-        """``left`` (..., m, k) times ``right`` (k, n): local where both are cut along k."""
+        """``left`` (..., m, k) times ``right`` (k, n): local if both are cut along k."""
         return self.add(name, "matmul", (left, right))
 
     def pointwise(self, name: str, function: str, *operands: str, **attributes: Any) -> str:
@@ -97,12 +97,12 @@ class Builder:
         return self.add(name, "pointwise", operands, function=function, **attributes)
 
     def norm(self, name: str, tensor: str) -> str:
-        """The root of the sum of squares; of a slice, that of all slices."""
+        """The root of the sum of squares; for a slice, over all slices."""
         return self.add(name, "norm", (tensor,))
 
     def dropout(self, name: str, tensor: str, *, rate: float, seed: int = 0) -> str:
-        """Zeros with probability ``rate``, the others divided by 1 - ``rate``; ``seed`` and an element's place in the
-        whole tensor decide, whoever holds it."""
+        """Zeros with probability ``rate``, the others divided by 1 - ``rate``; determined by ``seed`` and an element's
+        position in the whole tensor, on any rank."""
         return self.add(name, "dropout", (tensor,), rate=rate, seed=seed)
 
     def cast(self, name: str, tensor: str, *, itemsize: int) -> str:
@@ -110,7 +110,7 @@ class Builder:
         return self.add(name, "cast", (tensor,), itemsize=itemsize)
 
     def update(self, name: str, old: str, new: str) -> str:
-        """``new`` is what the parameter or state ``old`` is in the next step."""
+        """``new`` is the value of the parameter or state ``old`` in the next step."""
         if old in self.tensors and self.tensors[old].source not in ("parameter", "state"):
             raise CommunicationError(f"stage {name!r}: {old!r} is neither a parameter nor a state, and cannot be "
                                      "updated")
@@ -125,7 +125,7 @@ class Builder:
         return self.add(name, "all_reduce", (tensor,))
 
     def reduce_scatter(self, name: str, tensor: str, axis: int | None = None) -> str:
-        """The sum over the ranks, a slice of it on each."""
+        """The sum over the ranks, one slice on each."""
         return self.add(name, "reduce_scatter", (tensor,), axis=axis)
 
     def all_gather(self, name: str, tensor: str) -> str:
@@ -137,7 +137,7 @@ class Builder:
         return self.add(name, "reduce", (tensor,), root=root)
 
     def broadcast(self, name: str, tensor: str, root: int = 0) -> str:
-        """What ``root`` has, on all ranks."""
+        """The tensor of ``root``, on all ranks."""
         return self.add(name, "broadcast", (tensor,), root=root)
 
     def slice(self, name: str, tensor: str, axis: int | None = None) -> str:
@@ -149,8 +149,8 @@ class Builder:
         return self.add(name, "send", (tensor,))
 
     def build(self, *outputs: str, carried: Mapping[str, str] | None = None) -> CommunicationProgram:
-        """The program that gives ``outputs`` and what is updated; ``carried``: further tensors that are a parameter or
-        state in the next step."""
+        """The program with ``outputs`` and its updates; ``carried``: further tensors that become a parameter or state
+        in the next step."""
         program = CommunicationProgram(self.name, self.ranks, tuple(self.stages), dict(self.tensors), outputs,
                                        {**self.carried, **(carried or {})})
         for made, old in (carried or {}).items():
@@ -168,7 +168,7 @@ class Builder:
             raise CommunicationError(f"{made!r} is to be carried to {old!r}, but is {one}, not {other}")
 
 
-#: Decay of the means of gradients and of their squares, and what keeps the root from 0.
+#: Decay of the means of gradients and of their squares, and the epsilon added to the root.
 BETAS, EPS = (0.9, 0.999), 1e-8
 
 
@@ -185,8 +185,8 @@ def add_sgd(builder: Builder, weight: str, gradient: str, *, rate: float = 0.1, 
 
 def add_adam(builder: Builder, weight: str, gradient: str, step: str, *, rate: float = 1e-3,
              betas: tuple[float, float] = BETAS, eps: float = EPS) -> str:
-    """Adam (Kingma and Ba, ICLR 2015) with states ``WEIGHT.mean`` and ``WEIGHT.square``; ``step`` is a number, from 1
-    on. The new weight's name."""
+    """Adam (Kingma and Ba, ICLR 2015) with states ``WEIGHT.mean`` and ``WEIGHT.square``; ``step`` counts from 1. The
+    new weight's name."""
     direction = _direction(builder, weight, gradient, step, betas, eps)
     stepped = builder.pointwise(f"{weight}.step", "descend", weight, direction, rate=rate)
     return builder.update(f"{weight}.next", weight, stepped)
@@ -214,7 +214,7 @@ def _direction(builder: Builder, weight: str, gradient: str, step: str, betas: t
 
 
 def data_parallel(optimizer: str, ranks: int, shape: tuple[int, ...], *, itemsize: int = 4) -> CommunicationProgram:
-    """One weight's update behind the all-reduce of its gradient, which every rank has made of its own batch.
+    """One weight's update after the all-reduce of its gradient, which every rank has computed from its own batch.
 
     ``optimizer``: ``sgd``, ``momentum``, ``adam`` or ``lamb``; the gradient is the mean over the ranks.
     """

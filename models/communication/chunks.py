@@ -1,4 +1,4 @@
-"""Where the tensors of a chain are cut so that it can run in chunks, and what a rank's chunk of a tensor is."""
+"""The cuts of a chain's tensors for running in chunks, and a rank's chunk of a tensor."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from weft.models.communication.program import (
 
 
 def chunk_ranges(tensor: CommunicationTensor, overlap: Overlap, chunk: int, ranks: int) -> list[tuple[int, int]]:
-    """The parts, as (first, behind the last), of what a rank holds of ``tensor`` that are chunk ``chunk``.
+    """The ranges (first, past the last) of a rank's part of ``tensor`` that form chunk ``chunk``.
 
-    They are along ``overlap.axes[tensor.name]`` of what is held, of all its elements in a row where that is ``None``.
+    They are along ``overlap.axes[tensor.name]`` of the rank's part, or of its flattened elements if that is ``None``.
     """
     axis = overlap.axes[tensor.name]
     size = tensor.elements if axis is None else tensor.shape[axis]
@@ -41,9 +41,9 @@ class Cutting:
 
     @classmethod
     def of(cls, program: CommunicationProgram, chain: Iterable[ProgramStage], axis: int | None) -> Cutting:
-        """``chain`` cut so that what its first stage makes is cut along ``axis`` (``None``: flattened).
+        """``chain`` cut so that its first stage's output is cut along ``axis`` (``None``: flattened).
 
-        Raises :class:`~weft.models.communication.program.CommunicationError` where a stage cannot be cut so.
+        Raises :class:`~weft.models.communication.program.CommunicationError` if a stage cannot be cut in this way.
         """
         cutting = cls()
         leaves = [leaf for stage in chain for leaf in stage.leaves()]
@@ -62,7 +62,7 @@ class Cutting:
                 cutting._assign(program, output, _forward(program, leaf, cut[0], cutting.axes[cut[0]]))
             elif program.tensors[output].shape == first.shape:
                 cutting._assign(program, output, axis)
-            elif leaf.kind == "slice":  # a view, that costs nothing to take again for each chunk
+            elif leaf.kind == "slice":  # a view, free to take again for each chunk
                 whole.update((*leaf.inputs, output))
                 continue
             else:
@@ -90,7 +90,8 @@ class Cutting:
                              for name, axis in self.axes.items())
 
     def require_divided(self, program: CommunicationProgram, chunks: int) -> None:
-        """Raise :class:`~weft.models.communication.program.CommunicationError` unless all is in equal chunks."""
+        """Raise :class:`~weft.models.communication.program.CommunicationError` unless everything divides into equal
+        chunks."""
         parts = chunks * program.ranks if self.by_slices else chunks
         for name, axis in self.axes.items():
             tensor = program.tensors[name]
@@ -102,7 +103,7 @@ class Cutting:
 
 
 def _forward(program: CommunicationProgram, leaf: ProgramStage, name: str, axis: int | None) -> int | None:
-    """Where the output of a stage is cut whose input ``name`` is cut along ``axis``."""
+    """The cut of a stage's output if its input ``name`` is cut along ``axis``."""
     if axis is None:
         if program.tensors[name].shape != program.tensors[leaf.outputs[0]].shape:
             raise CommunicationError(f"overlap: the stage {leaf.name!r} broadcasts {name!r}, which is cut flattened")

@@ -1,8 +1,8 @@
 """The pointwise functions that a program may name, each written once for numpy and torch.
 
 A function takes the array module (``numpy`` or ``torch``), its operands, and its attributes by name. Operands
-broadcast. ``scales``: the function is linear in each operand while the others are kept, so that applied to a local
-operand and a replicated one it still is a term of the sum over the ranks.
+broadcast. ``scales``: the function is linear in each operand with the others fixed, so that applied to a local operand
+and a replicated one it remains a term of the sum over the ranks.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ FUNCTIONS: dict[str, Function] = {}
 
 
 def function(name: str, arity: int, *, scales: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a pointwise function of one's own: a decorator of ``compute(xp, *operands, **attributes)``.
+    """Register a custom pointwise function: a decorator of ``compute(xp, *operands, **attributes)``.
 
-    Raises :class:`~weft.models.communication.program.CommunicationError` for a name that is taken.
+    Raises :class:`~weft.models.communication.program.CommunicationError` for a duplicate name.
     """
     def registered(compute: Callable[..., Any]) -> Callable[..., Any]:
         if name in FUNCTIONS:
@@ -55,7 +55,7 @@ def function(name: str, arity: int, *, scales: bool = False) -> Callable[[Callab
 
 
 def function_named(name: str) -> Function:
-    """The function of that name. Raises :class:`~weft.models.communication.program.CommunicationError` where there is
+    """The function of that name. Raises :class:`~weft.models.communication.program.CommunicationError` if there is
     none."""
     if name not in FUNCTIONS:
         raise CommunicationError(f"there is no pointwise function {name!r}: register it with "
@@ -129,7 +129,7 @@ def _square_of(_: Any, mean: Any, gradient: Any, *, beta: float) -> Any:
 
 @function("adam_direction", 3)
 def _adam_direction(xp: Any, mean: Any, square: Any, step: Any, *, betas: tuple[float, float], eps: float) -> Any:
-    """Means without their bias towards 0 after ``step`` steps, one over the root of the other."""
+    """Bias-corrected means after ``step`` steps, one over the root of the other."""
     unbiased, spread = mean / (1.0 - betas[0] ** step), square / (1.0 - betas[1] ** step)
     return unbiased / (xp.sqrt(spread) + eps)
 

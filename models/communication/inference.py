@@ -1,4 +1,4 @@
-"""What a stage makes: shape, layout and size of its outputs from those of its inputs, or why it cannot be."""
+"""A stage's outputs: shape, layout and size from those of its inputs, or the reason why it is invalid."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from weft.models.transform.program import Annotation
 
 def made_by(stage: ProgramStage, tensors: Mapping[str, CommunicationTensor], ranks: int) -> tuple[CommunicationTensor,
                                                                                                   ...]:
-    """The tensors that ``stage`` makes, those inside a fused one among them, of ``tensors`` that are known.
+    """The tensors that ``stage`` makes from the known ``tensors``, including those inside a fused stage.
 
-    Raises :class:`~weft.models.communication.program.CommunicationError` where inputs do not fit the stage.
+    Raises :class:`~weft.models.communication.program.CommunicationError` if inputs do not match the stage.
     """
     if stage.parts:
         inside = dict(tensors)
@@ -35,7 +35,7 @@ def made_by(stage: ProgramStage, tensors: Mapping[str, CommunicationTensor], ran
 
 
 def in_a_row(tensor: CommunicationTensor) -> CommunicationTensor:
-    """``tensor``, where flattening it changes nothing, sliced along its only axis."""
+    """``tensor``, sliced along its only axis if flattening changes nothing."""
     flat = tensor.layout == "sliced" and tensor.axis is None and len(tensor.shape) == 1
     return replace(tensor, axis=0) if flat else tensor
 
@@ -57,7 +57,7 @@ def require_slices(tensor: CommunicationTensor, ranks: int, where: str) -> None:
 
 
 def broadcast_shape(shapes: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
-    """The shape that all of ``shapes`` broadcast to; ``None`` where they do not."""
+    """The shape to which ``shapes`` broadcast; ``None`` if they do not."""
     size = max(map(len, shapes))
     wide = [(1,) * (size - len(shape)) + tuple(shape) for shape in shapes]
     found = tuple(max(lengths) for lengths in zip(*wide, strict=True))
@@ -102,12 +102,12 @@ def _refused(stage: ProgramStage, why: str) -> CommunicationError:
     return CommunicationError(f"stage {stage.name!r}: {why}")
 
 
-# -- a rule for each kind: the tensor made, whatever its name -----------------------------------------------------
+# -- a rule for each kind: the tensor made, apart from its name -----------------------------------------------------
 
 
 def annotated(stage: ProgramStage, shapes: Sequence[Sequence[int]]) -> Annotation:
-    """How a stage that computes splits, as operators of plans say it: a matmul sums over ``k``; of all others the
-    dimensions that are aligned at the ends of the shapes are one."""
+    """The split annotation of a compute stage, as for operators of plans: a matmul sums over ``k``; for all others,
+    dimensions aligned at the ends of the shapes share a name."""
     size = max(map(len, shapes))
     aligned = tuple(tuple((f"d{size - len(shape) + i}",) for i in range(len(shape))) for shape in shapes)
     if stage.kind != "matmul":
@@ -118,9 +118,9 @@ def annotated(stage: ProgramStage, shapes: Sequence[Sequence[int]]) -> Annotatio
 
 def cut_with(stage: ProgramStage, tensors: Mapping[str, CommunicationTensor], axis: int | None, why: str
              ) -> dict[str, int | None]:
-    """Where the inputs of a stage are cut whose output is cut along ``axis`` (``None``: flattened); those not named are
-    needed whole. Raises :class:`~weft.models.communication.program.CommunicationError`, which ``why`` begins, where a
-    part of an input is none in a row."""
+    """The cuts of a stage's inputs if its output is cut along ``axis`` (``None``: flattened); inputs not named are
+    needed whole. Raises :class:`~weft.models.communication.program.CommunicationError`, whose sentence begins with
+    ``why``, if a part of an input is not contiguous."""
     made, found = tensors[stage.outputs[0]], dict[str, int | None]()
     if axis is None and stage.kind == "matmul":
         raise CommunicationError(f"{why}: the stage {stage.name!r} is a matmul, of which no flattened part can be made")
@@ -139,8 +139,8 @@ def cut_with(stage: ProgramStage, tensors: Mapping[str, CommunicationTensor], ax
 
 
 def _computed(stage: ProgramStage, inputs: Sequence[CommunicationTensor], ranks: int) -> CommunicationTensor:
-    """Of a matmul, or of what is computed element by element: cut where the inputs are, which must be alike; terms
-    where that is summed over."""
+    """For a matmul or a pointwise stage: cut like the inputs, which must agree; terms if the cut dimension is summed
+    over."""
     how, shape = annotated(stage, [tensor.shape for tensor in inputs]), _shape(stage, inputs)
     made = CommunicationTensor(stage.name, shape, itemsize=max(tensor.itemsize for tensor in inputs),
                                group=inputs[0].group)
@@ -245,8 +245,8 @@ def _gathered(stage: ProgramStage, inputs: Sequence[CommunicationTensor], ranks:
 
 
 def _summed(stage: ProgramStage, inputs: Sequence[CommunicationTensor], ranks: int) -> CommunicationTensor:
-    """Of all_reduce, reduce and broadcast: the sum is everywhere, or at the root with zeros elsewhere, or as it is at
-    the root."""
+    """For all_reduce, reduce and broadcast: the sum everywhere, the sum at the root with zeros elsewhere, or the root's
+    value."""
     if inputs[0].layout != "local":
         raise _refused(stage, f"{stage.kind} reads a local tensor, {inputs[0].name!r} is {inputs[0].lies}")
     if stage.kind != "all_reduce" and not 0 <= stage.attributes["root"] < ranks:

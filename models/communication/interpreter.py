@@ -1,6 +1,6 @@
-"""Programs run on virtual ranks in numpy, in double precision, chunks and all: what the passes are held against.
+"""Programs run on virtual ranks in numpy, in double precision, including chunks: the reference for the passes.
 
-Casts change no values here: a rounding that falls the other way would hide what is asked, whether the same is computed.
+Casts change no values here: differences in rounding would obscure whether two programs are equivalent.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from weft.models.communication.program import (
 from weft.models.communication.rebuilding import in_order
 
 Array: TypeAlias = NDArray[Any]
-#: What each rank of a tensor's group holds, by tensor.
+#: Each rank's part of a tensor, by tensor.
 Values: TypeAlias = dict[str, list[Array]]
 
 
 def random_values(program: CommunicationProgram, seed: int = 0) -> dict[str, Any]:
-    """Numbers for all that a program is given: whole tensors; for local ones a list, of each rank.
+    """Random values for all inputs of a program: whole tensors; for local ones a list with one for each rank.
 
-    States are positive, as means of squares are; a tensor of one number is 3, as a count of steps is.
+    States are positive, like means of squares; a scalar is 3, like a step count.
     """
     draw = np.random.default_rng(seed)
     found: dict[str, Any] = {}
@@ -46,10 +46,10 @@ def random_values(program: CommunicationProgram, seed: int = 0) -> dict[str, Any
 
 
 def run(program: CommunicationProgram, given: Mapping[str, Any]) -> Values:
-    """What every rank holds of each tensor, from what is ``given`` by the names of inputs, parameters and states.
+    """Every rank's part of each tensor, from the values ``given`` by the names of inputs, parameters and states.
 
-    A local one is given as a list, of each rank, all others whole. Raises
-    :class:`~weft.models.communication.program.CommunicationError` where one is not given, or has another shape.
+    A local one is given as a list with one for each rank, all others whole. Raises
+    :class:`~weft.models.communication.program.CommunicationError` if one is missing, or has another shape.
     """
     values: Values = {name: lay_out(tensor, given, program.ranks) for name, tensor in program.given.items()}
     for unit in in_order(program):
@@ -62,14 +62,14 @@ def run(program: CommunicationProgram, given: Mapping[str, Any]) -> Values:
 
 
 def results(program: CommunicationProgram, values: Values) -> dict[str, Any]:
-    """Outputs by name, and parameters and states after the step, whole (local ones: of each rank)."""
+    """Outputs by name, and parameters and states after the step, whole (local ones: for each rank)."""
     found = {name: put_together(program.tensors[name], values[name]) for name in program.outputs}
     found |= {f"next {old}": put_together(program.tensors[made], values[made]) for made, old in program.carried.items()}
     return found
 
 
 def lay_out(tensor: CommunicationTensor, given: Mapping[str, Any], ranks: int) -> list[Array]:
-    """What each rank holds of a tensor that is given."""
+    """Each rank's part of a given tensor."""
     if tensor.name not in given:
         raise CommunicationError(f"no value is given for {tensor.name!r}")
     value = given[tensor.name]
@@ -82,7 +82,7 @@ def lay_out(tensor: CommunicationTensor, given: Mapping[str, Any], ranks: int) -
 
 
 def put_together(tensor: CommunicationTensor, held: Sequence[Array]) -> Any:
-    """The whole tensor of what each rank holds; of a local one, the list."""
+    """The whole tensor from all ranks' parts; for a local one, the list."""
     if tensor.layout == "local":
         return list(held)
     if tensor.layout == "replicated":
@@ -91,9 +91,11 @@ def put_together(tensor: CommunicationTensor, held: Sequence[Array]) -> Any:
 
 
 def dropped(places: Array, rate: float, seed: int) -> Array:
-    """Of elements by their place in the whole tensor: 0 with probability ``rate``, else 1 / (1 - ``rate``).
+    """Dropout factors of elements by their position in the whole tensor: 0 with probability ``rate``, else 1 / (1 -
+    ``rate``).
 
-    Places are hashed (the finalizer of SplitMix64, Steele et al., OOPSLA 2014), so that a rank can tell for any slice.
+    Positions are hashed (the finalizer of SplitMix64, Steele et al., OOPSLA 2014), so that a rank can compute them for
+    any slice.
     """
     with np.errstate(over="ignore"):
         bits = places.astype(np.uint64) + np.uint64((seed + 1) * 0x9E3779B97F4A7C15 % 2**64)
@@ -109,7 +111,7 @@ def dropped(places: Array, rate: float, seed: int) -> Array:
 
 def _leaf(leaf: ProgramStage, program: CommunicationProgram, values: Mapping[str, list[Array]],
           places: list[Array] | None, *, in_chunks: bool = False) -> list[Array]:
-    """What each rank has of the output of a stage that is not fused; ``places`` of its elements, where it asks."""
+    """Each rank's part of the output of a stage that is not fused; ``places``: positions of its elements, if needed."""
     inputs = [values[name] for name in leaf.inputs]
     given, made = [program.tensors[name] for name in leaf.inputs], program.tensors[leaf.outputs[0]]
     ranks = range(program.ranks)
@@ -152,13 +154,13 @@ def _sum(arrays: Sequence[Array]) -> Array:
 
 
 def _sliced(whole: Sequence[Array], axis: int | None) -> list[Array]:
-    """Rank i's part of what it has whole."""
+    """Rank i's part of a tensor that it has whole."""
     rows = [array.reshape(-1) for array in whole] if axis is None else whole
     return [np.split(array, len(rows), axis or 0)[i] for i, array in enumerate(rows)]
 
 
 def _places(program: CommunicationProgram, leaf: ProgramStage) -> list[Array] | None:
-    """Of each element that a rank has of a dropout's output, its place in the whole tensor."""
+    """The position in the whole tensor of each element of a rank's part of a dropout's output."""
     if leaf.kind != "dropout":
         return None
     tensor = program.tensors[leaf.outputs[0]]
@@ -170,7 +172,7 @@ def _places(program: CommunicationProgram, leaf: ProgramStage) -> list[Array] | 
 
 
 def _run_chunks(program: CommunicationProgram, overlap: Overlap, values: Values) -> None:
-    """All chunks of a chain, each stage's after that of the one before; what they make is put together."""
+    """All chunks of a chain, each stage's after the previous stage's; their outputs are assembled."""
     leaves = [leaf for stage in program.members(overlap) for leaf in stage.leaves()]
     made = [leaf.outputs[0] for leaf in leaves]
     for name in made:
@@ -195,7 +197,7 @@ def _run_chunks(program: CommunicationProgram, overlap: Overlap, values: Values)
 
 
 def _chunk(program: CommunicationProgram, overlap: Overlap, name: str, chunk: int, held: list[Array]) -> list[Array]:
-    """One chunk of what each rank holds of a tensor; all of it where it is read whole."""
+    """One chunk of each rank's part of a tensor; all of it if it is read whole."""
     if name not in overlap.axes:
         return held
     ranges = chunk_ranges(program.tensors[name], overlap, chunk, program.ranks)
@@ -206,7 +208,7 @@ def _chunk(program: CommunicationProgram, overlap: Overlap, name: str, chunk: in
 
 def _put(program: CommunicationProgram, overlap: Overlap, name: str, chunk: int, made: list[Array],
          into: list[Array]) -> None:
-    """Write a chunk to where it belongs."""
+    """Write a chunk to its position."""
     ranges = chunk_ranges(program.tensors[name], overlap, chunk, program.ranks)
     axis = overlap.axes[name]
     for part, whole in zip(made, into, strict=True):

@@ -1,14 +1,14 @@
-"""What stages take: matmuls by operations, pointwise ones by the bytes that they move, collectives by bytes and launch.
+"""Times of stages: matmuls by operations, pointwise stages by bytes moved, collectives by bytes and launch.
 
-A collective passes its parts round a ring (Patarasuk and Yuan, 2009): of a tensor of B bytes on N ranks an all-reduce
+A collective passes its parts round a ring (Patarasuk and Yuan, 2009): for a tensor of B bytes on N ranks an all-reduce
 sends 2 B (N - 1) / N from each, a reduce-scatter or an all-gather half of that; a reduce and a broadcast send B down a
-chain. A pointwise stage reads its operands and writes its result, of a slice 1/N of these. Slices are views, and an
-``update`` takes what is written already: both take no time. What a fused stage makes for itself is not moved through
-memory unless a norm stands between, for which a pass over the tensors must be over; and it is launched once. One with a
-collective in it runs beside other computation, as CoCoNet's fused collectives run beside a matmul. A norm of a slice
-sums one number over the ranks, which takes a launch.
+chain. A pointwise stage reads its operands and writes its result, for a slice 1/N of these. Slices are views, and an
+``update`` uses data already written: both take no time. The intermediate tensors of a fused stage are not moved through
+memory unless a norm comes in between, which requires a completed pass over the tensors; and it is launched once. A
+fused stage with a collective overlaps other computation, as CoCoNet's fused collectives overlap a matmul. A norm of a
+slice sums one number over the ranks, which takes a launch.
 
-Prices of stages on a type of device: rates that kernels and rings reach on it.
+Prices of stages on a type of device: the rates of its kernels and rings.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from weft.models.communication.program import COLLECTIVES, CommunicationError, C
 from weft.models.hardware.devices import DEVICES, DeviceType
 from weft.models.layers.collectives import collective_time
 
-#: What of a pipeline group a stage holds: what computes, what collectives go over, what sends to the next group.
+#: The engines of a pipeline group: for computation, for collectives, and for sends to the next group.
 Engine: TypeAlias = tuple[Literal["compute", "network", "link"], int]
 _FREE = ("slice", "update")
 
@@ -30,9 +30,9 @@ _FREE = ("slice", "update")
 @dataclass(frozen=True)
 class Prices:
     """``bandwidth``: bytes a second that a rank sends in collectives; ``link``: to the next group (``None``: the same);
-    ``memory``: bytes a second that are read and written; ``launch``: seconds for each launch of a collective or send,
-    ``kernel``: of any other stage. ``flops``: of matmuls, operations a second. ``compute``: seconds of stages of the
-    program as written, by name, instead: a slice takes its share of that.
+    ``memory``: bytes a second read and written; ``launch``: seconds for each launch of a collective or send,
+    ``kernel``: of any other stage. ``flops``: operations a second of matmuls. ``compute``: overrides the seconds of
+    stages of the program as written, by name: a slice takes its share of that.
 
     Raises :class:`~weft.models.communication.program.CommunicationError` for rates that are not positive, and negative
     seconds.
@@ -58,7 +58,8 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class EngineWork:
-    """What a stage holds, all at once, and how long: ``seconds`` in all its chunks together, ``launch`` in each."""
+    """The engines that a stage occupies together, and the time: ``seconds`` for all its chunks together, ``launch`` for
+    each."""
 
     engines: tuple[Engine, ...]
     seconds: float
@@ -67,10 +68,10 @@ class EngineWork:
 
 def work_of(program: CommunicationProgram, stage: ProgramStage, prices: Prices,
             written: CommunicationProgram | None = None) -> tuple[EngineWork, ...]:
-    """The pieces of work of ``stage``, one after the other; none where it takes no time.
+    """The pieces of work of ``stage`` in sequence; none if it takes no time.
 
-    ``written``: the program that ``prices.compute`` says times of, ``program`` itself unless given. Raises
-    :class:`~weft.models.communication.program.CommunicationError` for a matmul that has no price.
+    ``written``: the program to which ``prices.compute`` refers, by default ``program`` itself. Raises
+    :class:`~weft.models.communication.program.CommunicationError` for a matmul without a price.
     """
     group = program.group_of(stage)
     leaves = list(stage.leaves())
@@ -93,8 +94,8 @@ def work_of(program: CommunicationProgram, stage: ProgramStage, prices: Prices,
 
 
 def require_named(written: CommunicationProgram, prices: Prices) -> None:
-    """Raise :class:`~weft.models.communication.program.CommunicationError` unless ``prices.compute`` has seconds of
-    computing stages of ``written`` alone, fused ones' parts among them: others would be passed over."""
+    """Raise :class:`~weft.models.communication.program.CommunicationError` unless ``prices.compute`` names only compute
+    stages of ``written``, including parts of fused ones: others would be ignored."""
     leaves = {leaf.name: leaf for stage in written.stages for leaf in stage.leaves()}
     computing = [name for name, leaf in leaves.items() if leaf.kind not in (*COLLECTIVES, *_FREE)]
     for name in prices.compute:
@@ -119,7 +120,7 @@ def _is_sliced(program: CommunicationProgram, leaf: ProgramStage) -> bool:
 
 
 def _sent(program: CommunicationProgram, leaf: ProgramStage, prices: Prices) -> float:
-    """Seconds that a rank sends in a collective, latency aside."""
+    """Seconds that a rank sends in a collective, without latency."""
     whole, ranks = program.tensors[leaf.outputs[0]].bytes, program.ranks
     if leaf.kind == "send":
         return program.tensors[leaf.inputs[0]].held_bytes(ranks) / (prices.link or prices.bandwidth)
@@ -155,7 +156,7 @@ def _computed(program: CommunicationProgram, stage: ProgramStage, leaves: Iterab
 
 
 def _passes(stage: ProgramStage) -> dict[str, int]:
-    """In which pass over its tensors a fused stage comes to each part: what reads a norm waits for one to be over."""
+    """The pass over its tensors in which a fused stage runs each part: readers of a norm wait for the end of a pass."""
     made: dict[str, int] = {}
     found = {}
     for leaf in stage.leaves():
@@ -165,14 +166,14 @@ def _passes(stage: ProgramStage) -> dict[str, int]:
 
 
 def _origin(name: str, same: Mapping[str, str]) -> str:
-    """The tensor whose memory ``name`` is, behind updates."""
+    """The tensor whose memory ``name`` uses, through updates."""
     while name in same:
         name = same[name]
     return name
 
 
 def _amount(program: CommunicationProgram, leaf: ProgramStage) -> float:
-    """What a rank computes: operations of a matmul, bytes of what else there is."""
+    """A rank's work: operations of a matmul, bytes of other stages."""
     ranks = program.ranks
     if leaf.kind != "matmul":
         return sum(program.tensors[name].held_bytes(ranks) for name in (*leaf.inputs, *leaf.outputs))
@@ -180,20 +181,19 @@ def _amount(program: CommunicationProgram, leaf: ProgramStage) -> float:
     return 2.0 * math.prod(made.held_shape(ranks)) * left.held_shape(ranks)[-1]
 
 
-#: Bytes of an all-reduce whose rate is that of its links.
+#: Bytes of an all-reduce that reaches the rate of its links.
 _LARGE = 1 << 40
 
 
 def prices_on(device: DeviceType | str, ranks: int, *, machines: int = 1, dtype: str = "float16",
               compute: Mapping[str, float] | None = None) -> Prices:
-    """Prices of a program on ``ranks`` devices of a type, by name or as it is, which stand in so many ``machines``.
+    """Prices of a program on ``ranks`` devices of a type, given by name or object, in the given number of ``machines``.
 
-    Collectives go at the rate of a large all-reduce among so many
-    (:func:`~weft.models.layers.collectives.collective_time`), sends at the network's, pointwise stages at the memory's
-    share, matmuls of ``dtype`` at the share of the peak that forwards reach. ``compute``: seconds of stages by name,
-    instead.
-    Raises :class:`~weft.models.communication.program.CommunicationError` for machines that do not divide the ranks, and
-    for a device and a dtype that are not known.
+    Collectives have the rate of a large all-reduce among these ranks
+    (:func:`~weft.models.layers.collectives.collective_time`), sends the network's, pointwise stages the attained share
+    of the memory's rate, matmuls of ``dtype`` the share of the peak attained by forwards. ``compute``: overrides
+    seconds of stages by name. Raises :class:`~weft.models.communication.program.CommunicationError` for machines that
+    do not divide the ranks, and for an unknown device or dtype.
     """
     if isinstance(device, str) and device not in DEVICES:
         raise CommunicationError(f"prices: there is no device {device!r}; there are {', '.join(DEVICES)}")

@@ -1,9 +1,9 @@
 """A program of computation and communication on ranks that all run it: tensors with a layout, and stages.
 
-All ranks of a group run the same stages. A tensor is *local* (each rank has values of its own, whose sum or not is
-yet to be taken), *replicated* (all have the same) or *sliced* (rank i has part i of N equal ones along ``axis``; along
-all of the elements in a row where ``axis`` is ``None``). Pipelines have several groups of N ranks each: ``send`` hands
-a tensor from every rank of a group to the rank of the same number of the next.
+All ranks of a group run the same stages. A tensor is *local* (each rank has its own values, possibly terms of a sum),
+*replicated* (all have the same) or *sliced* (rank i has part i of N equal ones along ``axis``; of the flattened
+elements if ``axis`` is ``None``). Pipelines have several groups of N ranks each: ``send`` sends a tensor from every
+rank of a group to the rank with the same number in the next.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from weft.models.graph.dataflow import Dataflow
 
 Layout: TypeAlias = Literal["local", "replicated", "sliced"]
-#: Where a tensor comes from: from outside, as a weight, as an optimizer's state, or from a stage.
+#: The source of a tensor: an input, a weight, an optimizer's state, or a stage.
 Source: TypeAlias = Literal["input", "parameter", "state", "stage"]
 Kind: TypeAlias = Literal["matmul", "pointwise", "norm", "dropout", "cast", "update", "all_reduce", "reduce_scatter",
                           "all_gather", "broadcast", "reduce", "slice", "send", "fused"]
-#: The kinds that move data between ranks; a ``norm`` of a slice sums one number over the ranks besides.
+#: The kinds that move data between ranks; a ``norm`` of a slice also sums one number over the ranks.
 COLLECTIVES: frozenset[Kind] = frozenset({"all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "send"})
 
 
 class CommunicationError(ValueError):
-    """A program that cannot be, or a pass that is not legal: layouts that do not fit, a fuse that is not convex ..."""
+    """An invalid program, or an illegal pass: mismatched layouts, a fusion that is not convex ..."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommunicationTensor:
-    """``shape`` is that of the whole tensor, in elements of ``itemsize`` bytes; of a local one, of each rank's.
+    """``shape`` is that of the whole tensor, in elements of ``itemsize`` bytes; for a local one, that of each rank's.
 
-    ``axis`` says where a sliced tensor is cut, ``None``: it is flattened, and rank i has part i of the row of all its
-    elements. ``group``: the pipeline group whose ranks hold it.
+    ``axis`` is the cut of a sliced tensor, ``None``: it is flattened, and rank i has part i of its elements. ``group``:
+    the pipeline group whose ranks hold it.
     """
 
     name: str
@@ -56,7 +56,7 @@ class CommunicationTensor:
         return self.elements * self.itemsize
 
     def held_shape(self, ranks: int) -> tuple[int, ...]:
-        """The shape of what one of ``ranks`` holds: of a flattened slice, one dimension."""
+        """The shape of one rank's part among ``ranks``: for a flattened slice, one dimension."""
         if self.layout != "sliced":
             return self.shape
         if self.axis is None:
@@ -64,12 +64,12 @@ class CommunicationTensor:
         return tuple(size // ranks if axis == self.axis else size for axis, size in enumerate(self.shape))
 
     def held_bytes(self, ranks: int) -> int:
-        """Bytes that one of ``ranks`` holds."""
+        """Bytes of one rank's part among ``ranks``."""
         return self.bytes // ranks if self.layout == "sliced" else self.bytes
 
     @property
     def lies(self) -> str:
-        """How it lies, in words: ``sliced along axis 0``, ``sliced flattened``, ``local``, ``replicated``."""
+        """Its layout in words: ``sliced along axis 0``, ``sliced flattened``, ``local``, ``replicated``."""
         if self.layout != "sliced":
             return self.layout
         return "sliced flattened" if self.axis is None else f"sliced along axis {self.axis}"
@@ -77,13 +77,13 @@ class CommunicationTensor:
 
 @dataclass(frozen=True)
 class ProgramStage:
-    """One stage. ``attributes`` are its arguments beside tensors, by ``kind``:
+    """One stage. ``attributes`` are its non-tensor arguments, by ``kind``:
 
     ``pointwise``: ``function`` (a name in :mod:`weft.models.communication.functions`) and that function's own;
     ``dropout``: ``rate``, ``seed``; ``cast``: ``itemsize``; ``reduce_scatter``, ``slice``: ``axis``
     (``None``: flattened); ``reduce``, ``broadcast``: ``root``. ``update`` reads a parameter or state and its new value,
-    which it makes the carried one. ``norm`` gives the root of the sum of squares, one number. ``matmul`` multiplies
-    ``(..., m, k)`` by ``(k, n)``. ``fused`` has ``parts``, in the order in which they run, as one kernel.
+    which becomes the carried one. ``norm`` gives the root of the sum of squares, a scalar. ``matmul`` multiplies
+    ``(..., m, k)`` by ``(k, n)``. ``fused`` has ``parts``, in execution order, as one kernel.
     """
 
     name: str
@@ -95,11 +95,11 @@ class ProgramStage:
 
     @property
     def is_collective(self) -> bool:
-        """Whether moving data between ranks is all it does."""
+        """Whether it only moves data between ranks."""
         return self.kind in COLLECTIVES
 
     def leaves(self) -> Iterator[ProgramStage]:
-        """What it consists of: itself, or its parts."""
+        """Its elementary stages: itself, or its parts."""
         if not self.parts:
             yield self
         for part in self.parts:
@@ -108,12 +108,12 @@ class ProgramStage:
 
 @dataclass(frozen=True)
 class Overlap:
-    """``stages``, a chain each of which reads what the one before makes, run in ``chunks``: stage j's part c runs once
-    stage j - 1's part c is there, beside later parts of the stages before.
+    """``stages``, a chain in which each reads the previous one's output, run in ``chunks``: stage j's part c runs once
+    stage j - 1's part c is available, overlapping later parts of the previous stages.
 
-    ``axes`` says of each tensor that is cut along which axis (``None``: flattened); those not named are read whole.
-    Where ``by_slices``, chunk c is part c of the slice of *every* rank, so that chunk c of a collective that scatters
-    or gathers along the axis concerns all ranks alike; otherwise it is part c of the axis.
+    ``axes`` is the axis of each cut tensor (``None``: flattened); those not named are read whole. With ``by_slices``,
+    chunk c is part c of the slice of *every* rank, so that chunk c of a collective that scatters or gathers along the
+    axis involves all ranks equally; otherwise it is part c of the axis.
     """
 
     stages: tuple[str, ...]
@@ -124,13 +124,13 @@ class Overlap:
 
 @dataclass(frozen=True)
 class CommunicationProgram(Dataflow[ProgramStage]):
-    """``stages`` in an order in which they can run, on ``ranks`` ranks (of each pipeline group).
+    """``stages`` in an executable order, on ``ranks`` ranks (of each pipeline group).
 
-    ``tensors`` by name; ``outputs``: what leaves it; ``carried``: by the tensor that an ``update`` makes, the parameter
-    or state that it is in the next step. ``overlaps``: chains that run in chunks. Layouts are checked where programs
-    are made: by :class:`~weft.models.communication.builder.Builder` and by the passes.
+    ``tensors`` by name; ``outputs``: its results; ``carried``: by the output of an ``update``, the parameter or state
+    that it becomes in the next step. ``overlaps``: chains that run in chunks. Layouts are checked when programs are
+    made: by :class:`~weft.models.communication.builder.Builder` and by the passes.
 
-    Raises :class:`CommunicationError` for names that are used twice or come from nowhere.
+    Raises :class:`CommunicationError` for duplicate or undefined names.
     """
 
     name: str
@@ -161,7 +161,7 @@ class CommunicationProgram(Dataflow[ProgramStage]):
 
     @cached_property
     def kept(self) -> frozenset[str]:
-        """The tensors that are needed when it is done: outputs, and what is carried to the next step."""
+        """The tensors needed after the program: outputs, and those carried to the next step."""
         return frozenset((*self.outputs, *self.carried))
 
     def members(self, unit: ProgramStage | Overlap) -> list[ProgramStage]:
@@ -169,23 +169,23 @@ class CommunicationProgram(Dataflow[ProgramStage]):
         return [unit] if isinstance(unit, ProgramStage) else [self.by_name[name] for name in unit.stages]
 
     def stage(self, name: str) -> ProgramStage:
-        """The stage of that name. Raises :class:`CommunicationError` where there is none."""
+        """The stage of that name. Raises :class:`CommunicationError` if there is none."""
         if name not in self.by_name:
             raise CommunicationError(f"there is no stage {name!r}; there are {', '.join(self.by_name)}")
         return self.by_name[name]
 
     def group_of(self, stage: ProgramStage | str) -> int:
-        """The pipeline group that runs it; of a ``send``, the one that sends."""
+        """The pipeline group that runs it; for a ``send``, the sender."""
         found = self.stage(stage) if isinstance(stage, str) else stage
         return min(self.tensors[name].group for name in (found.inputs or found.outputs))
 
     @property
     def groups(self) -> int:
-        """How many pipeline groups there are."""
+        """The number of pipeline groups."""
         return 1 + max((tensor.group for tensor in self.tensors.values()), default=0)
 
     def state_bytes(self, source: Sequence[Source] = ("state",)) -> int:
-        """Bytes of optimizer states (or of other ``source``) that each rank holds, of all groups together."""
+        """Bytes of optimizer states (or of another ``source``) on each rank, for all groups together."""
         return sum(tensor.held_bytes(self.ranks) for tensor in self.tensors.values() if tensor.source in source)
 
     def __str__(self) -> str:

@@ -1,6 +1,6 @@
-"""A program with other stages: put into an order in which they can run, all layouts derived again.
+"""A program with other stages: sorted into an executable order, with all layouts derived again.
 
-Which stages wait for which: what is behind a stage, sets that no path leaves and comes back to, orders to run in.
+Waits between stages: successors of a stage, convex sets, execution orders.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from weft.models.communication.program import (
 def rebuilt(program: CommunicationProgram, stages: Iterable[ProgramStage], *,
             sources: Mapping[str, CommunicationTensor] | None = None,
             carried: Mapping[str, str] | None = None) -> CommunicationProgram:
-    """``program`` with ``stages`` instead of its own, in any order; ``sources`` and ``carried`` where they change.
+    """``program`` with ``stages`` instead of its own, in any order; ``sources`` and ``carried`` if they change.
 
     Overlaps stay. Raises :class:`~weft.models.communication.program.CommunicationError` for stages that wait for each
-    other, or of layouts that do not fit.
+    other, or have mismatched layouts.
     """
     tensors = program.given | dict(sources or {})
     rest, done = list(stages), []
@@ -49,9 +49,10 @@ def part_of(name: str) -> str:
 
 def part_made(program: CommunicationProgram, part: CommunicationTensor, whole: str,
               known: Container[str]) -> tuple[str, ProgramStage | None]:
-    """A name for ``part``, the slice that is now made of the tensor ``whole``, and a stage that it stands for.
+    """A name for ``part``, the slice now made of the tensor ``whole``, and the stage that it replaces.
 
-    That is a slice of ``whole`` that is cut alike: it goes, and its name is taken; otherwise one that is not ``known``.
+    That stage is a slice of ``whole`` with the same cut: it is removed, and its name is reused; otherwise the name is
+    one not in ``known``.
     """
     busy = {name for overlap in program.overlaps for name in overlap.stages}
     for name in program.readers.get(whole, ()):
@@ -66,7 +67,7 @@ def part_made(program: CommunicationProgram, part: CommunicationTensor, whole: s
 
 
 def gathering(tensor: str, part: str) -> ProgramStage:
-    """The stage that makes the tensor of all ranks' slices."""
+    """The stage that gathers all ranks' slices."""
     return ProgramStage(f"gather({tensor})", "all_gather", (part,), (tensor,))
 
 
@@ -76,7 +77,7 @@ def slicing(tensor: str, axis: int | None) -> ProgramStage:
 
 
 def renamed(stage: ProgramStage, inputs: Mapping[str, str], outputs: Mapping[str, str] | None = None) -> ProgramStage:
-    """``stage``, its parts included, reading and making tensors under other names."""
+    """``stage`` with its parts, with renamed tensors."""
     made = outputs or {}
     return replace(stage, inputs=tuple(inputs.get(name, name) for name in stage.inputs),
                    outputs=tuple(made.get(name, name) for name in stage.outputs),
@@ -84,10 +85,10 @@ def renamed(stage: ProgramStage, inputs: Mapping[str, str], outputs: Mapping[str
 
 
 def require_free(program: CommunicationProgram, names: Iterable[str] | str, what: str) -> list[ProgramStage]:
-    """The stages of these names (or of one) in the program's order; ``what`` is done to them, so none may run in
-    chunks yet.
+    """The stages of these names (or of one) in the program's order; ``what`` names the rewrite, for which none may run
+    in chunks yet.
 
-    Raises :class:`~weft.models.communication.program.CommunicationError` for one that is not there, or does.
+    Raises :class:`~weft.models.communication.program.CommunicationError` for one that is missing, or does.
     """
     wanted = {program.stage(name).name for name in ([names] if isinstance(names, str) else names)}
     for overlap in program.overlaps:
@@ -99,19 +100,20 @@ def require_free(program: CommunicationProgram, names: Iterable[str] | str, what
 
 
 def followers(program: CommunicationProgram, stage: str) -> tuple[str, ...]:
-    """The stages that read what ``stage`` makes."""
+    """The stages that read the output of ``stage``."""
     return tuple(dict.fromkeys(reader for name in program.by_name[stage].outputs for reader in program.readers[name]))
 
 
 def is_needed(program: CommunicationProgram, stage: str) -> bool:
-    """Whether some output, or something carried to the next step, depends on ``stage``."""
+    """Whether any output, or tensor carried to the next step, depends on ``stage``."""
     return any(program.kept.intersection(program.by_name[name].outputs) for name in _behind(program, [stage], ()))
 
 
 def detour(program: CommunicationProgram, stages: Collection[str]) -> tuple[str, str, str] | None:
-    """A path that leaves ``stages`` and comes back: where it leaves, a stage outside on it, where it comes back.
+    """A path that leaves ``stages`` and returns: the stage where it leaves, a stage outside, the stage where it
+    returns.
 
-    ``None`` where there is none: the set is convex, and can be one stage.
+    ``None`` if there is none: the set is convex, and can be fused.
     """
     for stage in (stage.name for stage in program.stages if stage.name in stages):
         for outside in followers(program, stage):
@@ -125,7 +127,7 @@ def detour(program: CommunicationProgram, stages: Collection[str]) -> tuple[str,
 
 
 def _behind(program: CommunicationProgram, stages: Iterable[str], around: Collection[str]) -> list[str]:
-    """``stages`` and all that wait for them over stages that are not in ``around``."""
+    """``stages`` and all that depend on them through stages not in ``around``."""
     found = dict.fromkeys(stages)
     rest = list(found)
     while rest:
@@ -137,8 +139,8 @@ def _behind(program: CommunicationProgram, stages: Iterable[str], around: Collec
 
 
 def in_order(program: CommunicationProgram) -> list[ProgramStage | Overlap]:
-    """Stages, and chains in chunks as one each, behind all that they read from outside, as early as the program has the
-    first of them.
+    """Stages, and each chain in chunks as one unit, after all their external inputs, as early as the first of them in
+    the program.
 
     Raises :class:`~weft.models.communication.program.CommunicationError` for two chains that wait for each other.
     """

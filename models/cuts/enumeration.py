@@ -1,25 +1,24 @@
-"""All contiguous cuts of the layers into one layout that a makespan does not rule out: stage after stage, side by side
-in numpy.
+"""All contiguous cuts of the layers into one layout not ruled out by a makespan: enumerated stage by stage, side by
+side in numpy.
 
-What a beginning of a cut costs at least, whatever follows (N micro-batches):
+Lower bounds on a beginning of a cut, valid for every continuation (N micro-batches):
 
-* a device that has stages does nothing before the forwards of all earlier stages and their transfers have let one
-  micro-batch through; then it works N times on these stages; where a gradient is one block, and the device's first
-  stage is stage s, what follows its last gradient are the gradients of the stages before s. In inference what follows
-  are the forwards of later stages: none of them is counted;
-* a device keeps what a stage keeps of a micro-batch from the start of its forward to the end of its gradient, so at
-  least as long as the forwards and gradients of this and all later layers take. These areas, memory times time, of N
-  micro-batches lie side by side under what its stages' weights leave, and none before the device's first forward;
-* the layers that are left are work for the devices: each can take on what its limit leaves. Where GPUs are unequal a
-  layer's work is the least that it takes on any of them, and a GPU's pace the largest share that work is of what a
-  layer takes there: in a time t it does no more work than its pace times t;
-* a device holds its stages' weights and, at the last of its forwards, what all of them keep of one micro-batch.
+* a device is idle until one micro-batch has passed the forwards of all earlier stages and their transfers; then it runs
+  its stages N times; if a gradient is one block, and the device's first stage is stage s, its last gradient is followed
+  by the gradients of the stages before s. In inference the forwards of later stages follow: none of them is counted;
+* a device keeps a stage's activations of a micro-batch from the start of its forward to the end of its gradient, so at
+  least for the forwards and gradients of this and all later layers. These areas, memory times time, of N micro-batches
+  fit side by side under the memory left by its stages' weights, and none before the device's first forward;
+* the remaining layers are work for the devices within their remaining limits. If GPUs are unequal, a layer's work is
+  its least time on any of them, and a GPU's pace the largest ratio of a layer's work to its time there: in a time t it
+  does at most its pace times t of work;
+* a device holds its stages' weights and, at the last of its forwards, the activations of all of them for one
+  micro-batch.
 
-What every stage that layers can be cut into costs, in arrays: entry ``[first, last]`` is of layers ``first`` to
+The costs of every possible stage, in arrays: entry ``[first, last]`` is of layers ``first`` to
 ``last - 1``. Times in nanoseconds, sizes in bytes, for one micro-batch.
 
-The rules are those by which :mod:`weft.models.candidates.build` makes blocks; a block that a stage does not have takes
-no time and no memory here.
+The rules are those of :mod:`weft.models.candidates.build`; a missing block of a stage takes no time and no memory here.
 """
 
 from __future__ import annotations
@@ -37,19 +36,19 @@ from weft.models.layers.costs import LayerCost
 from weft.solver.control.clock import checkpoint
 from weft.solver.variants.bounds import Numbers
 
-#: No more beginnings of cuts are kept at a time, none that have more numbers together (some 500 MB), and none with
-#: which more numbers are looked at in all (some seconds).
+#: Limits on the beginnings of cuts kept at a time, on their numbers together (some 500 MB), and on all numbers
+#: processed (some seconds).
 MOST, _NUMBERS, _LOOKED_AT = 1_500_000, 60_000_000, 4_000_000_000
-#: Areas are floats: what they prove is that much less.
+#: Areas are floats: bounds from them are reduced by this share.
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class Ground:
-    """What the cuts of one layout stand on. ``tables``: of each GPU's kind, which ``kind`` says. ``capacity``: bytes of
-    each GPU. ``lags``: per stage but the last and border behind it, nanoseconds until the next stage has what it
-    sends. ``ends_whole``: stages have gradients, each one block. ``needed``: entry ``[first, last]`` says whether a
-    cut with this stage is looked for; cuts without any such stage are not. None: all are."""
+    """The data shared by the cuts of one layout. ``tables``: by kind of GPU, given by ``kind``. ``capacity``: bytes of
+    each GPU. ``lags``: per stage but the last and border behind it, nanoseconds until the next stage has its input.
+    ``ends_whole``: stages have gradients, each one block. ``needed``: entry ``[first, last]`` says whether cuts with
+    this stage are wanted; cuts without any such stage are skipped. None: all are wanted."""
 
     layout: ShapeLayout
     tables: tuple[CutTables, ...]
@@ -61,12 +60,12 @@ class Ground:
 
     @property
     def layers(self) -> int:
-        """How many there are."""
+        """The number of layers."""
         return len(self.tables[0].static) - 1
 
     @cached_property
     def rest(self) -> Numbers:
-        """From each border on, the work that is left: of every layer what it takes on the GPU where it takes least."""
+        """From each border on, the remaining work: every layer's least time on any GPU."""
         if len(self.tables) == 1:
             return self.tables[0].work[:, -1]
         layers = np.min(self._of_layers, axis=0)
@@ -74,7 +73,7 @@ class Ground:
 
     @cached_property
     def paces(self) -> tuple[Fraction, ...]:
-        """Per GPU, the most work that it does in a nanosecond, whatever its layers."""
+        """Per GPU, the most work that it does in a nanosecond, for any layers."""
         least = np.min(self._of_layers, axis=0)
         of_kind = [max((Fraction(int(work), int(time)) for work, time in zip(least, own, strict=True) if time),
                        default=Fraction(1)) for own in self._of_layers]
@@ -82,17 +81,17 @@ class Ground:
 
     @property
     def _of_layers(self) -> Numbers:
-        """What each layer takes on each kind of GPU."""
+        """The time of each layer on each kind of GPU."""
         return np.array([np.diagonal(table.work, 1) for table in self.tables])
 
     @cached_property
     def lives(self) -> Numbers:
-        """How long a stage that begins at each layer keeps a micro-batch at least: forwards and gradients from there to
-        the last layer and back, however these are cut.
+        """For each layer, the least time that a stage beginning there keeps a micro-batch: forwards and gradients from
+        there to the last layer and back, for any cuts.
 
-        A stage's gradient takes at least what the input gradients of its layers take together. Of unequal GPUs each
-        layer counts with the least; in a split backward with its input gradient only where it has both parts (else
-        its one part is the weight gradient, perhaps)."""
+        A stage's gradient takes at least the sum of its layers' input gradients. For unequal GPUs each layer counts
+        with its least time; in a split backward with its input gradient only if it has both parts (else its only part
+        may be the weight gradient)."""
         if len(self.tables) == 1:
             table = self.tables[0]
             return table.durations[0][:, -1] + table.durations[1][:, -1]
@@ -105,8 +104,8 @@ class Ground:
 
 @dataclass(frozen=True)
 class ListedCuts:
-    """``borders`` (K x stages + 1): the first layer of every stage, and the number of layers. ``bounds``: what each
-    takes at least, in ns. ``left_out``: what those take at least that there was no room for; None without any."""
+    """``borders`` (K x stages + 1): the first layer of every stage, and the number of layers. ``bounds``: a lower bound
+    on each, in ns. ``left_out``: a lower bound on the cuts dropped for lack of room; None if there are none."""
 
     borders: npt.NDArray[np.int16]
     bounds: Numbers
@@ -117,7 +116,8 @@ class ListedCuts:
 
 
 def enumerated(ground: Ground, micro_batches: int, below: int, most: int = MOST) -> ListedCuts:
-    """The cuts whose bound is less than ``below`` (ns); of more than ``most`` beginnings those with the least."""
+    """The cuts whose bound is less than ``below`` (ns); with more than ``most`` beginnings, those with the least
+    bounds."""
     each, stages = 5 * ground.layout.gpus + ground.layout.stages, ground.layout.stages
     most = max(1, min(most, _NUMBERS // each, _LOOKED_AT // (each * stages * (ground.layers - stages + 1))))
     frontier = _Frontier.empty(ground, micro_batches)
@@ -138,14 +138,14 @@ def enumerated(ground: Ground, micro_batches: int, below: int, most: int = MOST)
 
 @dataclass
 class _Frontier:
-    """Beginnings of cuts: up to the same stage, each in a row."""
+    """Beginnings of cuts, one a row, all up to the same stage."""
 
     ground: Ground
     micro_batches: int
     borders: npt.NDArray[np.int16]
     head: Numbers  # of the next stage's first forward
-    tail: Numbers  # behind the next stage's last gradient
-    floor: Numbers  # per device: what comes before and after its work
+    tail: Numbers  # after the next stage's last gradient
+    floor: Numbers  # per device: time before and after its work
     load: Numbers  # per device, for one micro-batch
     held: Numbers  # per device: of weights and one micro-batch
     static: Numbers  # per device: of weights
@@ -172,7 +172,7 @@ class _Frontier:
                          self.bounds[which])
 
     def wanted(self) -> _Frontier:
-        """Those that have a stage that is needed, or may still have one."""
+        """The beginnings that have a needed stage, or may still get one."""
         needed = self.ground.needed
         if needed is None:
             return self
@@ -182,7 +182,7 @@ class _Frontier:
         return self.chosen(has | later[borders[:, -1]])
 
     def extended(self, stage: int, length: int, below: int) -> _Frontier:
-        """Those whose next stage has ``length`` layers and whose bound stays below ``below``."""
+        """The beginnings extended by a stage of ``length`` layers whose bound stays below ``below``."""
         ground, layers = self.ground, self.ground.layers
         behind = ground.layout.stages - 1 - stage
         start = self.borders[:, -1].astype(np.int64)
@@ -211,7 +211,7 @@ class _Frontier:
         return own.chosen(fits)
 
     def _can_end(self, stage: int, end: npt.NDArray[np.int64], below: int) -> npt.NDArray[np.bool_]:
-        """Whether the devices can take on what is left."""
+        """Whether the devices can do the remaining work."""
         ground = self.ground
         devices = ground.layout.devices
         room = np.zeros(len(end), dtype=np.int64)
@@ -219,7 +219,7 @@ class _Frontier:
             floor = self.floor[:, device] if device in devices[:stage + 1] else self.head
             time = np.maximum((below - 1 - floor) // self.micro_batches - self.load[:, device], 0)
             pace = ground.paces[device]
-            # Rounded up by more than a float is inexact: room that is not there rules nothing out.
+            # Rounded up by more than the floating-point error: overestimated room rules nothing out.
             room += time if pace == 1 else np.ceil(time * float(pace) * (1 + 1e-12)).astype(np.int64) + 1
         return np.asarray(ground.rest[end] <= room)
 
@@ -234,7 +234,7 @@ class ShapeLayout:
 
     @property
     def stages(self) -> int:
-        """How many there are."""
+        """The number of stages."""
         return self.chunks * self.gpus
 
     @property
@@ -244,8 +244,8 @@ class ShapeLayout:
 
 
 def layouts(shapes: Collection[str], gpus: int, most_chunks: int, layers: int) -> list[ShapeLayout]:
-    """The layouts of ``shapes`` with up to ``most_chunks`` stages a GPU that ``layers`` layers can fill, fewest stages
-    first; on one GPU only the chain."""
+    """The layouts of ``shapes`` with up to ``most_chunks`` stages a GPU for which there are enough ``layers``, fewest
+    stages first; on one GPU only the chain."""
     found = [ShapeLayout("chain", 1, gpus)] if "chain" in shapes and layers >= gpus else []
     for chunks in range(2, most_chunks + 1 if gpus > 1 else 0):
         turning: Shape = "v" if chunks == 2 else "wave"
@@ -256,9 +256,8 @@ def layouts(shapes: Collection[str], gpus: int, most_chunks: int, layers: int) -
 @dataclass(frozen=True)
 class CutTables:
     """Three blocks a stage: forward, gradient (a full backward, or of the input) and weight gradient; each has a
-    duration, what it ``take``s when it starts and by how much it has changed the level when it has ended. ``static``:
-    what a GPU holds of the stage all the time. ``whole``: whether the stage's gradient is one block, and its third
-    block is none."""
+    duration, the memory it ``take``s at its start and the net change of the level at its end. ``static``: the stage's
+    static memory. ``whole``: whether the stage's gradient is one block, without a third block."""
 
     durations: tuple[Numbers, Numbers, Numbers]
     take: tuple[Numbers, Numbers, Numbers]
@@ -278,12 +277,12 @@ class CutTables:
 
     @property
     def work(self) -> Numbers:
-        """All that a stage runs."""
+        """The total work of a stage."""
         return sum(self.durations[1:], self.durations[0])
 
     @property
     def kept(self) -> Numbers:
-        """What a stage keeps of a micro-batch between its forward and its gradient."""
+        """The activations of a stage for a micro-batch between its forward and its gradient."""
         return self.change[0]
 
 

@@ -1,6 +1,6 @@
-"""All cuts of one layout, with what is known of each: bounds that rise, and what was searched already.
+"""All cuts of one layout with their rising bounds, and the cuts already searched.
 
-The cuts of one layout as problems side by side, and orders carried from one cut to all.
+The cuts of one layout as problems side by side, and carrying of orders from one cut to all.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from weft.solver.timing import DeadlockError, Orders
 from weft.solver.variants.bounds import Variants, VariantWait, makespan_bounds, quick_bounds
 from weft.solver.variants.fixed_orders import fitting, makespans
 
-#: Cuts whose problems are in memory at a time, and what a quick bound takes of the time of a whole one.
+#: Number of cuts whose problems are in memory at a time, and the time of a quick bound as a share of a full one.
 _AT_ONCE, _QUICK = 4096, 0.08
-#: An order is carried to no more cuts than make so many operations (0.1 s), a quarter of them those with the least
-#: bounds, the others those nearest to the cut that it is of.
+#: The number of operations (0.1 s) that limits the cuts to which an order is carried: a quarter of them have the least
+#: bounds, the others are nearest to the order's cut.
 MOST_CARRIED = 5_000_000
 
 
@@ -32,8 +32,7 @@ MOST_CARRIED = 5_000_000
 class CutSpace:
     """The contiguous cuts into one layout, for N micro-batches. Times in ns.
 
-    ``candidate``: the block problem of a cut. Before :meth:`open` nothing but ``floor`` is known of them, a bound on
-    all.
+    ``candidate``: the block problem of a cut. Before :meth:`open` only ``floor`` is known, a bound on all.
     """
 
     ground: Ground
@@ -41,19 +40,19 @@ class CutSpace:
     micro_batches: int
     candidate: Callable[[tuple[int, ...]], ModelCandidate]
     cuts: ListedCuts | None = None
-    #: Per cut, whether its bound is as good as it gets here.
+    #: Per cut, whether its bound is final here.
     bounded: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
-    #: Cuts that somebody searches, with what they take at least: they are listed no more.
+    #: Cuts searched elsewhere, with their bounds: they are no longer listed.
     taken: dict[tuple[int, ...], int] = field(default_factory=dict)
 
     @property
     def floor(self) -> int:
-        """What every cut takes at least: all the work, shared out by the GPUs' paces."""
+        """A lower bound on every cut: all the work, divided by the GPUs' paces."""
         return ceil(self.micro_batches * int(self.ground.rest[0]) / sum(self.ground.paces))
 
     @property
     def least(self) -> int | None:
-        """What every cut takes at least that is not taken by :meth:`take` or ruled out; None where none is left."""
+        """A lower bound on every cut not taken by :meth:`take` or ruled out; None if none is left."""
         if self.cuts is None:
             return self.floor
         known = [int(self.cuts.bounds.min())] if len(self.cuts) else []
@@ -62,18 +61,18 @@ class CutSpace:
 
     @property
     def waiting(self) -> bool:
-        """Whether :meth:`tighten` has anything to do."""
+        """Whether :meth:`tighten` has any work left."""
         return self.cuts is not None and not self.bounded.all()
 
     def forget(self) -> None:
-        """Know nothing of the cuts, as before :meth:`open`."""
+        """Drop all cuts, as before :meth:`open`."""
         self.cuts = None
         self.bounded = self.bounded[:0]
         self.taken.clear()
 
     def open(self, below: int, most: int = MOST) -> int:
-        """List the cuts whose bound is less than ``below``, or ``most`` of them; again where some were left out. How
-        many a first look at them did not yet rule out. Where time ends in the midst of it, the list stays as it was."""
+        """List the cuts whose bound is less than ``below``, or ``most`` of them; again if some were left out. Returns
+        the number not ruled out by first bounds. If time ends during the listing, the list is unchanged."""
         cuts = enumerated(self.ground, self.micro_batches, below, most)
         for first in range(0, len(cuts), _AT_ONCE):
             checkpoint()
@@ -88,11 +87,11 @@ class CutSpace:
 
     @property
     def complete(self) -> bool:
-        """Whether all cuts are listed that are not ruled out."""
+        """Whether all cuts not ruled out are listed."""
         return self.cuts is not None and self.cuts.left_out is None
 
     def narrow(self, below: int) -> None:
-        """Forget the cuts whose bound is not less than ``below``."""
+        """Drop the cuts whose bound is not less than ``below``."""
         if self.cuts is not None and (len(self.cuts) or self.cuts.left_out is not None):
             kept = self.cuts.bounds < below
             left_out = self.cuts.left_out
@@ -104,8 +103,8 @@ class CutSpace:
         self.bounded = self.bounded[kept]
 
     def tighten(self, most: int, below: int) -> float:
-        """Raise the bounds of up to ``most`` cuts, those with the least first; how many there were. Those that a quick
-        bound does not leave below ``below`` count as little as they take."""
+        """Raise the bounds of up to ``most`` cuts, least bounds first; returns their number. Cuts ruled out by a quick
+        bound, not below ``below``, count by its small cost."""
         looked_at = 0.0
         if self.cuts is None:
             return looked_at
@@ -126,16 +125,16 @@ class CutSpace:
         return looked_at
 
     def raise_bound(self, borders: tuple[int, ...], bound: int) -> None:
-        """Take over a bound on one cut."""
+        """Adopt a bound on one cut."""
         at = self._at(borders)
         if at is not None and self.cuts is not None:
             self.cuts.bounds[at] = max(int(self.cuts.bounds[at]), bound)
 
     def neighbours(self, borders: tuple[int, ...], pipeline: Pipeline,
                    orders: Orders) -> list[tuple[tuple[int, ...], int]]:
-        """The cuts that the move of one layer to another stage makes of ``borders``, each with its bound. Those come
-        first on which ``orders`` of the blocks of ``pipeline``, the cut ``borders``, are shortest, whether they fit
-        there or not."""
+        """The cuts reached from ``borders`` by moving one layer to another stage, each with its bound. Cuts on which
+        ``orders`` of the blocks of ``pipeline``, the cut ``borders``, are shortest come first, even if they do not fit
+        there."""
         cuts = _moved(borders)
         if not len(cuts):
             return []
@@ -145,7 +144,7 @@ class CutSpace:
         return [(tuple(map(int, cuts[i])), int(bounds[i])) for i in np.argsort(times, kind="stable")]
 
     def shorter(self, borders: tuple[int, ...], pipeline: Pipeline, orders: Orders) -> tuple[int, ...] | None:
-        """The cut that the move of one layer to another stage makes of ``borders`` on which ``orders`` of the blocks of
+        """Of the cuts reached from ``borders`` by moving one layer, the one on which ``orders`` of the blocks of
         ``pipeline``, the cut ``borders``, fit and are shortest, if they are shorter there than on ``borders``."""
         cuts = np.concatenate([np.array([borders], dtype=np.int16), _moved(borders)])
         variants = self._variants(cuts)
@@ -156,7 +155,7 @@ class CutSpace:
         return tuple(map(int, cuts[best])) if fits[best] and times[best] < times[0] else None
 
     def take(self, borders: tuple[int, ...]) -> int:
-        """Leave a cut to somebody who searches it: what it is known to take at least."""
+        """Remove a cut to be searched elsewhere; returns its bound."""
         known, at = self.taken.get(borders, self.floor), self._at(borders)
         if at is not None and self.cuts is not None:
             known = max(known, int(self.cuts.bounds[at]))
@@ -171,7 +170,7 @@ class CutSpace:
         return int(found[0]) if len(found) else None
 
     def some(self, count: int) -> list[tuple[int, ...]]:
-        """The cuts with the least bounds; of equal ones those whose largest stage is smallest."""
+        """The cuts with the least bounds; among equal ones those with the smallest largest stage."""
         if self.cuts is None or not len(self.cuts):
             return []
         near = np.argpartition(self.cuts.bounds, min(len(self.cuts) - 1, 64 * count))[:64 * count + 1]
@@ -180,8 +179,8 @@ class CutSpace:
         return [tuple(map(int, self.cuts.borders[i])) for i in ranked[:count]]
 
     def carried(self, borders: tuple[int, ...], rows: Sequence[Row]) -> tuple[int, tuple[int, ...]] | None:
-        """The cut for which ``rows``, orders of the cut ``borders`` as :func:`orders_of_stages` gives them, do best, of
-        those that are left and that they fit, after what it takes then. Of very many cuts some are looked at."""
+        """The time and the best cut for ``rows``, orders of the cut ``borders`` from :func:`orders_of_stages`, among
+        the remaining cuts on which they fit. With very many cuts only some are considered."""
         if self.cuts is None or not len(self.cuts):
             return None
         some = self._near(borders, max(4, MOST_CARRIED // sum(map(len, rows))))
@@ -217,7 +216,7 @@ class CutSpace:
 
 
 def _moved(borders: tuple[int, ...]) -> npt.NDArray[np.int16]:
-    """The cuts that the move of one layer to another stage makes of ``borders``."""
+    """The cuts reached from ``borders`` by moving one layer to another stage."""
     moved = np.array([[at + by * (first <= k <= last) for k, at in enumerate(borders)] for by in (-1, 1)
                       for first in range(1, len(borders) - 1) for last in range(first, len(borders) - 1)],
                      dtype=np.int16).reshape(-1, len(borders))
@@ -230,7 +229,7 @@ Row = list[tuple[int, int]]
 
 def variants_of(ground: Ground, borders: npt.NDArray[np.int16], *, trains: bool) -> Variants:
     """``borders`` (K x stages + 1) as problems. Block s is the forward of stage s, S + s its gradient, 2 S + s its
-    weight gradient; in inference there are forwards only."""
+    weight gradient; inference has only forwards."""
     layout, count = ground.layout, ground.layout.stages
     first, last = borders[:, :-1].astype(np.int64), borders[:, 1:].astype(np.int64)
     passes = 3 if trains else 1
@@ -262,8 +261,8 @@ def variants_of(ground: Ground, borders: npt.NDArray[np.int16], *, trains: bool)
 
 
 def orders_of_stages(pipeline: Pipeline, orders: Orders) -> list[Row]:
-    """Orders of one cut's blocks as orders of :func:`variants_of`'s. Blocks that the cut does not have come where they
-    cost it nothing: a weight gradient right behind its gradient, a gradient right before its weight gradient."""
+    """Orders of one cut's blocks as orders of :func:`variants_of`'s. Blocks missing in the cut are inserted where they
+    cost it nothing: a weight gradient right after its gradient, a gradient right before its weight gradient."""
     meaning = _numbers(pipeline)
     return [[(block, m) for own, m in row for block in meaning[own]] for row in orders]
 
@@ -276,7 +275,7 @@ def orders_of_blocks(pipeline: Pipeline, orders: Sequence[Sequence[tuple[int, in
 
 
 def _numbers(pipeline: Pipeline) -> dict[int, list[int]]:
-    """By block of one cut: those of :func:`variants_of` that it does."""
+    """By block of one cut: the corresponding blocks of :func:`variants_of`."""
     count = len(pipeline.stages)
     found: dict[int, list[int]] = {}
     for s, stage in enumerate(pipeline.stages):

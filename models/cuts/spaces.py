@@ -1,4 +1,4 @@
-"""From a spec to the cuts that there are: one space for each layout and backward mode."""
+"""The cuts of a spec: one space for each layout and backward mode."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from weft.models.layers.costs import LayerCost
 from weft.models.spec.sections import Spec
 from weft.solver.variants.bounds import Numbers
 
-#: Models of more layers (operators, say) are not cut everywhere: the tables would have a row a layer and one a column.
+#: Models with more layers (such as operators) are not cut everywhere: the tables are quadratic in the layers.
 _MOST_LAYERS = 256
 
 
 def cut_spaces(spec: Spec, micro_batches: int) -> list[CutSpace]:
-    """The spaces of all cuts of the spec's layers, fewest stages first; none where layers run without gradients, or
-    there are too many of them.
+    """The spaces of all cuts of the spec's layers, fewest stages first; none if layers run without gradients, or there
+    are too many of them.
 
-    Whole backwards are left out where split ones can do all that they can: running each input gradient and its weight
-    gradient back to back is running the backward. What is left of them are cuts with a stage for which that takes more
-    time or memory.
+    Whole backwards are left out if split ones dominate them: running each input gradient and its weight gradient back
+    to back is equivalent to running the backward. Only cuts with a stage for which that takes more time or memory
+    remain.
     """
     costs = gpu_costs(spec)
     layers = costs.layers[0]
@@ -54,14 +54,14 @@ def cut_spaces(spec: Spec, micro_batches: int) -> list[CutSpace]:
         for mode, own in tables.items():
             ends_whole = mode != "none" and not any(table.durations[2].any() for table in own)
             ground = Ground(layout, own, kind, cluster.available, lags, ends_whole, needed if mode == "full" else None)
-            # No function in a function: a case goes to other processes.
+            # No nested function: a case is sent to other processes.
             candidate = partial(candidate_at, spec, layout.shape, backward=mode, costs=costs)
             found.append(CutSpace(ground, mode, micro_batches, candidate))
     return found
 
 
 def _lags(layout: ShapeLayout, layers: Sequence[LayerCost], network: Network) -> Numbers:
-    """Per stage but the last and border behind it: until the next stage has its input."""
+    """Per stage but the last and border after it: the time until the next stage has its input."""
     lags = np.zeros((layout.stages - 1, len(layers) + 1), dtype=np.int64)
     known: dict[tuple[int, int], list[int]] = {}
     for s, pair in enumerate(pairwise(layout.devices)):
@@ -72,8 +72,7 @@ def _lags(layout: ShapeLayout, layers: Sequence[LayerCost], network: Network) ->
 
 
 def _in_need(split: CutTables, full: CutTables) -> npt.NDArray[np.bool_]:
-    """The stages of which both parts of a split backward, back to back, are not the whole one: they take longer, or
-    more memory."""
+    """The stages whose split backward, back to back, takes longer or more memory than the whole one."""
     first = split.change[1]
     can_do = ((split.durations[1] + split.durations[2] <= full.durations[1])
               & (split.durations[0] == full.durations[0]) & (split.take[0] == full.take[0])

@@ -1,5 +1,5 @@
-"""Limits on what files may hold, in one place: what keeps a typing error, or a file made to do harm, from taking the
-machine down. Each is far above anything that is in use; beyond it a file is refused in one sentence.
+"""Limits on the contents of files, in one place: they protect the machine against typing errors and malicious files.
+Each is far above practical use; beyond it a file is refused in one sentence.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import re
 
 # -- files ---------------------------------------------------------------------------------------------------------
 
-#: A spec is a page of YAML, with a thousand layers some 200 KB; a larger file is something else, given by mistake.
+#: A spec is a page of YAML, with a thousand layers some 200 KB; a larger file is not a spec.
 MAX_SPEC_BYTES = 1024**2
 #: A config.json has some kilobytes; with labels of 100,000 classes some megabytes.
 MAX_CONFIG_BYTES = 16 * 1024**2
@@ -18,7 +18,7 @@ MAX_PROFILE_BYTES = 64 * 1024**2
 MAX_PROGRAM_BYTES = 128 * 1024**2
 #: Entries of a .pt2 file: one for each weight.
 MAX_ARCHIVE_ENTRIES = 200_000
-#: Entries of a YAML file when aliases are written out: they can make a small file expand to billions.
+#: Entries of a YAML file with aliases expanded: they can make a small file expand to billions.
 MAX_ENTRIES = 100_000
 #: Levels of a YAML file, one inside the other.
 MAX_DEPTH = 100
@@ -27,7 +27,7 @@ MAX_DEPTH = 100
 
 #: Letters of a name in a spec: names are shown in tables and pictures.
 MAX_NAME = 200
-#: Letters of a name in an operator graph, where paths of modules are part of them.
+#: Letters of a name in an operator graph, which includes module paths.
 MAX_GRAPH_NAME = 1_000
 #: Names are shown on terminals and in pictures, which control characters and non-characters break.
 PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029\ufffe\uffff]*$"
@@ -40,11 +40,11 @@ MAX_LAYERS = 1_024
 MAX_OPERATORS = 200_000
 #: GPUs of a cluster.
 MAX_GPUS = 1_024
-#: GPUs of a cluster that a uniform grid divides: all of a stage are alike there, and stand for each other.
+#: GPUs of a cluster divided by a uniform grid: all of a stage are alike there, and one represents them.
 MAX_GRID_GPUS = 131_072
 #: Devices of one kind in an operator graph of another tool.
 MAX_DEVICES = 65_536
-#: Micro-batches in one step; a schedule holds an entry for every one of them.
+#: Micro-batches in one step; a schedule has an entry for every one of them.
 MAX_MICRO_BATCHES = 65_536
 #: Sequences, images or samples in one micro-batch.
 MAX_BATCH = 2**20
@@ -62,7 +62,7 @@ MAX_PIXELS = 2**16
 MAX_ELEMENTS = 2**53
 #: Floating-point operations of one pass of an operator.
 MAX_FLOPS = 1e30
-#: Bytes of all layers: their parameters with all that a training holds of them, or what a micro-batch needs. 1 PiB is
+#: Bytes of all layers: their parameters with all training state, or the memory of a micro-batch. 1 PiB is
 #: above any cluster's memory, and thousands of micro-batches of it are still 64-bit integers.
 MAX_MODEL_BYTES = 2**50
 

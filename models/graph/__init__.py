@@ -1,4 +1,4 @@
-"""What does a model compute? Files in; operators with their tensors, parameters and work out.
+"""The computation of a model. Files in; operators with their tensors, parameters and work out.
 
 :mod:`weft.models.graph.operators` is the graph, :mod:`weft.models.graph.operator_files` its file,
 :mod:`weft.models.graph.layers_view` a coarser view of it, and :mod:`weft.models.graph.formats` reads two formats of

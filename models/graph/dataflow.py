@@ -1,4 +1,5 @@
-"""Steps that read and make tensors, all by name: what operator graphs, plans and programs of communication are."""
+"""Steps that read and make tensors, all by name: the common base of operator graphs, plans and communication
+programs."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ Step = TypeVar("Step")
 
 
 class Dataflow(Generic[Step]):
-    """``tensors`` by name, and :attr:`steps` in an order in which they can run. ``word``: what a step is called, and
-    the source of tensors that one makes."""
+    """``tensors`` by name, and :attr:`steps` in an executable order. ``word``: the term for a step, and the source of
+    the tensors that it makes."""
 
     word: ClassVar[str] = "operator"
 
@@ -27,7 +28,7 @@ class Dataflow(Generic[Step]):
         raise NotImplementedError
 
     def made(self, step: Any) -> Iterable[str]:
-        """The names of what a step makes."""
+        """The names of a step's outputs."""
         outputs: Iterable[str] = step.outputs
         return outputs
 
@@ -43,12 +44,12 @@ class Dataflow(Generic[Step]):
 
     @cached_property
     def producer(self) -> Mapping[str, str]:
-        """The step that makes each tensor; what comes from outside has none."""
+        """The step that makes each tensor; external tensors have none."""
         return {name: step for step in self.by_name for name in self.made(self.by_name[step])}
 
     @cached_property
     def readers(self) -> Mapping[str, tuple[str, ...]]:
-        """The steps that read each tensor, in their order; none where nothing does."""
+        """The steps that read each tensor, in order; none if it has no readers."""
         found: dict[str, list[str]] = {name: [] for name in self.tensors}
         every: Sequence[Any] = self.steps
         for step in every:
@@ -58,12 +59,11 @@ class Dataflow(Generic[Step]):
 
     @property
     def given(self) -> dict[str, Any]:
-        """The tensors that come from outside, by name."""
+        """The external tensors, by name."""
         return {name: tensor for name, tensor in self.tensors.items() if tensor.source != self.word}
 
     def require_made(self, error: type[ValueError]) -> set[str]:
-        """All tensors that there are: from outside, and made by a step. Raises ``error`` for names that are used twice
-        or come from nowhere."""
+        """All tensors: external ones, and those made by a step. Raises ``error`` for duplicate or undefined names."""
         known, word = set(self.given), self.word
         seen: set[str] = set()
         every: Sequence[Any] = self.steps

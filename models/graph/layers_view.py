@@ -1,11 +1,11 @@
 """A coarser view of an operator graph: one operator per layer, for reports and for cuts that respect layers.
 
 A captured operator's ``layer`` is the path of the module it was called in. The view's layers are the entries of lists:
-``encoder.layers.3.self_attn`` belongs to ``encoder.layers.3``, ``head`` to itself; what is called in the model's own
-``forward`` stays as it is. Nothing is lost that a placement needs: operations, parameters, what is kept and what
-crosses between layers are the same, so ``saved_bytes`` of a layer are those of its operators. A layer that others come
-back into (a module used twice, with something in between) becomes several operators; layers that wait for each other
-in turn stay apart.
+``encoder.layers.3.self_attn`` belongs to ``encoder.layers.3``, ``head`` to itself; operators in the model's own
+``forward`` stay unchanged. Everything that a placement needs is preserved: operations, parameters, kept tensors and
+tensors between layers are the same, so ``saved_bytes`` of a layer are those of its operators. A layer that is
+re-entered (a module used twice, with others in between) becomes several operators; mutually dependent layers stay
+separate.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from weft.solver.late import nx
 
 
 def list_entry(layer: str) -> str:
-    """The outermost list entry on a module's path, or the path's first name where there is none."""
+    """The outermost list entry on a module's path, or the path's first name if there is none."""
     parts = layer.split(".")
     number = next((i for i, part in enumerate(parts) if part.isdecimal()), None)
     return ".".join(parts[:1] if number is None else parts[:number + 1])
 
 
 def by_layer(graph: OperatorGraph, layer_of: Callable[[str], str] = list_entry) -> OperatorGraph:
-    """``graph`` with the operators of each layer as one. ``layer_of`` maps an operator's ``layer`` to the view's."""
+    """``graph`` with each layer's operators merged. ``layer_of`` maps an operator's ``layer`` to the view's."""
     groups = _groups(graph, layer_of)
     operators = tuple(_merged(graph, name, members) if len(members) > 1 else
                       replace(graph.by_name[members[0]], name=name) for name, members in groups.items())
@@ -34,7 +34,7 @@ def by_layer(graph: OperatorGraph, layer_of: Callable[[str], str] = list_entry) 
 
 
 def _groups(graph: OperatorGraph, layer_of: Callable[[str], str]) -> dict[str, list[str]]:
-    """Operators by the name of what they become, in an order of the graph; without a cycle between groups."""
+    """Operators by the name of their group, in an order of the graph; without a cycle between groups."""
     layer = {name: layer_of(graph.by_name[name].layer) for name in graph.order}
     visit = _visits(graph, layer)
     label = {name: (layer[name], visit[name]) if layer[name] else (name, -1) for name in graph.order}
@@ -57,8 +57,8 @@ def _groups(graph: OperatorGraph, layer_of: Callable[[str], str]) -> dict[str, l
 
 
 def _visits(graph: OperatorGraph, layer: Mapping[str, str]) -> dict[str, int]:
-    """How many times, at most, a path to each operator has left its layer before."""
-    inside: dict[str, dict[str, int]] = {}  # operator -> layer -> visits begun on some path to it, counting the last
+    """The maximum number of times that a path to each operator has left its layer before."""
+    inside: dict[str, dict[str, int]] = {}  # operator -> layer -> visits on some path to it, including the last
     visits: dict[str, int] = {}
     for name in graph.order:
         before: dict[str, int] = {}
@@ -109,7 +109,8 @@ def _merged(graph: OperatorGraph, name: str, members: list[str]) -> Operator:
 
 
 def _deferred(parts: list[Operator], given: set[str]) -> tuple[tuple[str, ...] | None, tuple[Tensor, ...]]:
-    """What the weight gradients need that run later: inputs, and of inner operators the gradients of their outputs."""
+    """The tensors needed by deferred weight gradients: inputs, and for inner operators the gradients of their
+    outputs."""
     later = [part for part in parts if part.deferred is not None]
     if not later:
         return None, ()
@@ -120,7 +121,7 @@ def _deferred(parts: list[Operator], given: set[str]) -> tuple[tuple[str, ...] |
 
 
 def _with_bases(graph: OperatorGraph, made: Mapping[str, Tensor], names: Iterable[str]) -> set[str]:
-    """Those of ``names`` that were made here, and the tensors made here that they are views of."""
+    """The tensors of ``names`` made here, and the tensors made here of which they are views."""
     found: set[str] = set()
     for key in names:
         at: str | None = key
@@ -132,7 +133,7 @@ def _with_bases(graph: OperatorGraph, made: Mapping[str, Tensor], names: Iterabl
 
 
 def _passing(graph: OperatorGraph, part: Operator, kept: set[str]) -> int:
-    """What is there only while ``part`` runs: its workspace, and what it reads and gives unless that is kept."""
+    """The memory in use only while ``part`` runs: its workspace, and its inputs and outputs that are not kept."""
     here = {key: graph.tensors[key] for key in (*part.inputs, *(tensor.name for tensor in part.outputs))}
     return part.workspace + sum(tensor.bytes for key, tensor in here.items() if tensor.base is None and key not in kept)
 

@@ -1,11 +1,11 @@
-"""The operators of a model: what each computes, reads, keeps and holds, before anything is placed on a device.
+"""The operators of a model: their work, inputs, kept tensors and parameters, before any placement.
 
 An :class:`OperatorGraph` describes one micro-batch. Its nodes are operators, its edges the tensors between them. Costs
-are counted (floating-point operations and bytes), not timed. Tensors carry names because three things depend on which
-tensor it is, and not only on how large it is: a tensor two operators keep for their backward is held once, a tensor
-several operators of another stage read is sent there once, and a view holds the storage of the tensor it looks at.
+are counted (floating-point operations and bytes), not timed. Tensors have names because three things depend on a
+tensor's identity, not only on its size: a tensor kept by two operators for their backward is stored once, a tensor read
+by several operators of another stage is sent once, and a view keeps the storage of its base.
 
-Every class checks itself on construction and raises :class:`OperatorError`. All of them are immutable.
+Every class validates itself on construction and raises :class:`OperatorError`. All are immutable.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import Literal, TypeAlias
 from weft.models.graph.dataflow import Dataflow
 from weft.solver.late import nx
 
-#: How a tensor lies on the devices that compute an operator together: all of it on each, terms on each that have yet
-#: to be added up, or cut along the axis of that number.
+#: The layout of a tensor on the devices that compute an operator together: whole on each, terms on each yet to be
+#: summed, or cut along the axis of that number.
 Layout: TypeAlias = Literal["whole", "partial"] | int
 
 
 class OperatorError(ValueError):
-    """An operator graph that means nothing: a cycle, an unknown tensor, a negative amount ..."""
+    """An invalid operator graph: a cycle, an unknown tensor, a negative amount ..."""
 
 
 def causal_share(rows: int, keys: int) -> float:
@@ -35,7 +35,7 @@ def causal_share(rows: int, keys: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one pass of an operator takes of a device: floating-point operations, and bytes of memory traffic."""
+    """The work of one pass of an operator: floating-point operations, and bytes of memory traffic."""
 
     flops: float = 0
     bytes_read: int = 0
@@ -49,7 +49,7 @@ class Work:
 
     @classmethod
     def total(cls, works: Iterable[Work | None]) -> Work | None:
-        """All of ``works`` together; ``None`` where there are none."""
+        """The sum of ``works``; ``None`` if there are none."""
         some = [work for work in works if work is not None]
         return cls(sum(work.flops for work in some), sum(work.bytes_read for work in some),
                    sum(work.bytes_written for work in some)) if some else None
@@ -59,8 +59,8 @@ class Work:
 class Tensor:
     """A tensor of one micro-batch: ``shape`` in elements and ``bytes`` of its own elements.
 
-    ``base`` names the tensor whose storage it is a view of; ``None`` has a storage of its own.
-    ``dtype`` is for people and for checks ("float16", "int64", ...).
+    ``base`` names the tensor of which it is a view; ``None``: it has its own storage. ``dtype`` is for display and
+    checks ("float16", "int64", ...).
     """
 
     name: str
@@ -76,7 +76,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A trained tensor. Operators that hold a parameter of the same name share it, and its gradient."""
+    """A trained tensor. Operators with a parameter of the same name share it, and its gradient."""
 
     name: str
     count: int
@@ -93,9 +93,9 @@ class Parameter:
 class Split:
     """One way to compute an operator on several devices: its work is divided evenly along ``dimension``.
 
-    ``size``: how many units that dimension has; a degree must divide it. ``inputs`` and ``outputs``: how each tensor
-    must lie before and lies after, by name (whole where it is not named). ``parameters``: the names of those that are
-    divided too; the others are held by every device.
+    ``size``: the number of units in that dimension; a degree must divide it. ``inputs`` and ``outputs``: the required
+    and resulting layout of each tensor, by name (whole if not named). ``parameters``: the names of those divided too;
+    the others are on every device.
     """
 
     dimension: str
@@ -110,15 +110,14 @@ class Operator:
     """One operator of the model.
 
     ``inputs``: names of the tensors it reads. ``outputs``: the tensors it produces.
-    ``input_grad`` and ``weight_grad`` are the parts of its backward; ``None`` where there is nothing to compute.
+    ``input_grad`` and ``weight_grad`` are the parts of its backward; ``None`` if there is nothing to compute.
     ``internal``: tensors of its forward that only its own backward reads (a dropout mask, softmax statistics).
-    ``keeps``: names of the inputs, outputs and internal tensors that are held from its forward to its backward.
+    ``keeps``: names of the inputs, outputs and internal tensors kept from its forward to its backward.
     ``deferred``: of those, the names that its weight gradient needs when it runs after the input gradient, beside the
-    gradients of its outputs; ``None`` where the weight gradient is computed in the input-gradient pass.
-    ``workspace``: bytes needed only while a pass of it runs, beside all tensors named here.
-    ``slices``: by name, tensors that it keeps or defers in place of inputs of which a device has a slice (it gathers
-    the rest again in its backward), and the bytes of the whole then.
-    ``constants``: what it holds beside its parameters and is not trained (running statistics, frozen weights).
+    gradients of its outputs; ``None`` if the weight gradient is computed in the input-gradient pass. ``workspace``:
+    bytes needed only while a pass of it runs, beside all tensors named here. ``slices``: by name, tensors that it keeps
+    or defers in place of inputs of which a device has a slice (it gathers the rest again in its backward), and the
+    bytes of the whole. ``constants``: its untrained tensors beside its parameters (running statistics, frozen weights).
     ``layer``: the layer it belongs to, for reports and for cuts that respect layers. ``colocate``: operators with the
     same word share a device. ``devices``: kinds of device it can run on; ``None`` is all kinds.
     """
@@ -165,9 +164,8 @@ class Operator:
 class OperatorGraph(Dataflow[Operator]):
     """A model's operators for one micro-batch.
 
-    ``inputs``: tensors that come from outside (tokens, images). ``outputs``: names of the tensors that leave it (a
-    loss, logits); they may be read inside as well. ``notes``: sentences for people on what the numbers leave out or
-    assume.
+    ``inputs``: external tensors (tokens, images). ``outputs``: names of its results (a loss, logits); they may be read
+    inside as well. ``notes``: sentences on omissions and assumptions of the numbers.
     """
 
     name: str
@@ -212,7 +210,7 @@ class OperatorGraph(Dataflow[Operator]):
         return self.operators
 
     def made(self, step: Operator) -> Iterator[str]:
-        """The names of what an operator makes."""
+        """The names of an operator's outputs."""
         return (tensor.name for tensor in step.outputs)
 
     @cached_property
@@ -232,14 +230,14 @@ class OperatorGraph(Dataflow[Operator]):
 
     @property
     def edges(self) -> Iterator[tuple[str, str]]:
-        """What :attr:`graph` joins, as often as a tensor goes along."""
+        """The edges of :attr:`graph`, one for each tensor."""
         producer = self.producer
         return ((producer[name], operator.name) for operator in self.operators for name in operator.inputs
                 if name in producer)
 
     @cached_property
     def graph(self) -> nx.DiGraph[str]:
-        """Operators by name; an edge's ``tensors`` are the names of those that go along it."""
+        """Operators by name; an edge's ``tensors`` are their names."""
         graph: nx.DiGraph[str] = nx.DiGraph()
         graph.add_nodes_from(operator.name for operator in self.operators)
         for operator in self.operators:
@@ -255,7 +253,7 @@ class OperatorGraph(Dataflow[Operator]):
 
     @cached_property
     def order(self) -> tuple[str, ...]:
-        """A topological order of the operators that keeps the order of ``operators`` where it can."""
+        """A topological order of the operators that keeps the order of ``operators`` where possible."""
         position = {operator.name: i for i, operator in enumerate(self.operators)}
         return tuple(nx.lexicographical_topological_sort(self.graph, key=position.__getitem__))
 
@@ -284,10 +282,11 @@ class OperatorGraph(Dataflow[Operator]):
         return sum(constant.bytes for constant in held.values())
 
     def saved_bytes(self, operators: Iterable[str] | None = None) -> int:
-        """What ``operators`` (default all) on one device hold of a micro-batch between its forward and its backward.
+        """Bytes of a micro-batch that ``operators`` (default all) on one device keep between its forward and its
+        backward.
 
-        Storages count once however many operators or views keep them; a kept tensor that comes from another device is
-        held here too. Parameters are not counted.
+        Storages count once for any number of operators or views that keep them; a kept tensor received from another
+        device counts too. Parameters are not counted.
         """
         names = {name for operator in self._some(operators) for name in operator.keeps}
         return sum(self.tensors[storage].bytes for storage in {self.storage(name) for name in names})
@@ -314,7 +313,7 @@ class OperatorGraph(Dataflow[Operator]):
         return frozenset(tensor.name for operator in self.operators for tensor in operator.internal)
 
     def _reads_what_is_made_before(self) -> bool:
-        """Whether every operator reads only what those before it make: then there is no cycle."""
+        """Whether every operator reads only outputs of earlier ones: then there is no cycle."""
         made = {tensor.name for tensor in self.inputs}
         for operator in self.operators:
             if not made.issuperset(operator.inputs):

@@ -1,4 +1,4 @@
-"""What does a pass of a graph neural network compute, and which blocks is it where the graph does not fit a GPU?
+"""The computation of a graph neural network's pass, and its blocks if the graph does not fit a GPU.
 
 In: a graph (:mod:`~weft.models.graph_network.graph`, which cuts it into a grid of chunks; files in
 :mod:`~weft.models.graph_network.files`) and layers by name with their widths (:mod:`~weft.models.graph_network.layers`,

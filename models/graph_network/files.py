@@ -4,11 +4,11 @@
   ``label``; features dense in ``features``, or as a sparse matrix by rows in ``feature_indptr``, ``feature_indices``
   and ``feature_values`` with ``features``, the number of columns. No pickles.
 * ``.mtx``: a MatrixMarket coordinate matrix. An entry in row i and column j is the edge from j - 1 to i - 1, so that
-  the matrix times features sums over sources; ``symmetric`` has both directions. Values are passed over.
-* any other ending: an edge a line, its source and target between spaces, tabs or a comma, counted from 0. A line that
-  begins with ``#`` or ``%`` is a remark; what stands behind two numbers is passed over.
+  the matrix times features sums over sources; ``symmetric`` has both directions. Values are ignored.
+* any other ending: an edge a line, its source and target separated by spaces, tabs or a comma, counted from 0. A line
+  that begins with ``#`` or ``%`` is a comment; anything after two numbers is ignored.
 
-``features``: the path of an ``.npy`` file with a row a vertex, which is mapped into memory and never read whole.
+``features``: the path of an ``.npy`` file with a row a vertex, which is memory-mapped and never read whole.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import numpy as np
 
 from weft.models.graph_network.graph import Array, Graph, GraphError
 
-#: A vertex in a text, or how many there are.
+#: A vertex in text, or the number of vertices.
 _WHOLE = re.compile("-?[0-9]{1,10}")
 
 
 def load_graph(path: str | os.PathLike[str], features: str | os.PathLike[str] | None = None) -> Graph:
     """The graph in the file ``path``, with the features in the ``.npy`` file ``features``, if one is named. Raises
-    :class:`~weft.models.graph_network.graph.GraphError` for what is no graph."""
+    :class:`~weft.models.graph_network.graph.GraphError` for an invalid graph."""
     where = Path(path)
     if not where.is_file():
         raise GraphError(f"{path}: there is no such file; name a graph (.npz, .mtx or a list of edges)")

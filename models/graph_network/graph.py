@@ -1,11 +1,11 @@
-"""A directed graph with features and labels of its vertices, and graphs that are drawn.
+"""A directed graph with features and labels of its vertices, and random graphs.
 
 Edges lead from ``source`` to ``target``; self-loops, duplicates and vertices without edges are allowed.
 
 Vertices in P chunks, edges in P x P: chunk (i, j) has the edges from vertex chunk i to vertex chunk j.
 
-Vertex chunks are as long as each other, to one vertex. A chunk's edges stand together, by column, then row, then
-target, with indices that count from the beginning of their vertex chunks.
+Vertex chunks are equally long, to one vertex. A chunk's edges are contiguous, by column, then row, then target, with
+indices relative to their vertex chunks.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-#: The most vertices, and edges of a drawn graph: indices have 4 bytes.
+#: Maximum vertices, and edges of a random graph: indices have 4 bytes.
 MOST = 10**9
-#: Rows of features that are checked at once: a memory-mapped file is never read whole.
+#: Rows of features checked at once: a memory-mapped file is never read whole.
 _ROWS = 65536
 #: Degrees of a power-law graph fall as rank to this power (that of the web's in-degrees: 1 / (2.1 - 1)).
 _SKEW = 0.9
 
 
 class GraphError(ValueError):
-    """What is no graph: one sentence with what is wrong and what is allowed."""
+    """An invalid graph: one sentence with the error and the allowed values."""
 
 
 @dataclass(frozen=True, eq=False)
 class Graph:
     """``vertices`` vertices and the edges ``source[k]`` to ``target[k]``.
 
-    ``features``: a row a vertex, in memory or a memory-mapped file; None where there are none. ``labels``: a class a
-    vertex, -1 where it has none. Raises :class:`GraphError` for a vertex out of range, features that are not finite,
-    and arrays of other lengths.
+    ``features``: a row a vertex, in memory or a memory-mapped file; None if there are none. ``labels``: a class a
+    vertex, -1 for none. Raises :class:`GraphError` for a vertex out of range, non-finite features, and arrays of other
+    lengths.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Graph:
         return len(self.source)
 
     def with_loops(self) -> Graph:
-        """The same with exactly one self-loop at every vertex, behind the other edges."""
+        """The same with exactly one self-loop at every vertex, after the other edges."""
         kept, every = self.source != self.target, np.arange(self.vertices, dtype=self.source.dtype)
         return replace(self, source=np.concatenate([self.source[kept], every]),
                        target=np.concatenate([self.target[kept], every]))
@@ -94,7 +94,7 @@ class Graph:
 
 def drawn_graph(vertices: int, edges: int, *, skewed: bool = False, features: int = 0, classes: int = 0,
                 seed: int = 0) -> Graph:
-    """A graph whose edges have random ends: all alike or, ``skewed``, with degrees by a power law. ``features``: normal
+    """A graph whose edges have random ends: uniform or, ``skewed``, with degrees by a power law. ``features``: normal
     ones; ``classes``: labels in their range."""
     draw = np.random.default_rng(seed)
     if skewed:
@@ -117,7 +117,7 @@ class ChunkGrid:
         if not 1 <= chunks <= graph.vertices:
             raise ValueError(f"chunks is {chunks}, it must be from 1 to the number of vertices, {graph.vertices}")
         self.graph, self.chunks = graph, chunks
-        #: Where vertex chunks begin, and the end of the last.
+        #: The starts of vertex chunks, and the end of the last.
         self.begins = np.array([graph.vertices * k // chunks for k in range(chunks + 1)])
         row = np.searchsorted(self.begins, graph.source, "right") - 1
         column = np.searchsorted(self.begins, graph.target, "right") - 1
@@ -125,7 +125,7 @@ class ChunkGrid:
         order = np.lexsort((graph.target, place))
         self.source = (graph.source - self.begins[row])[order].astype(np.int32)
         self.target = (graph.target - self.begins[column])[order].astype(np.int32)
-        #: Where chunk (i, j) begins, at j * chunks + i, and the end of the last.
+        #: The start of chunk (i, j), at j * chunks + i, and the end of the last.
         self.edge_begins = np.concatenate([[0], np.cumsum(np.bincount(place, minlength=chunks * chunks))])
 
     @cached_property
@@ -134,24 +134,24 @@ class ChunkGrid:
         return tuple(int(size) for size in np.diff(self.begins))
 
     def span(self, i: int, j: int) -> slice:
-        """The places of the edges of chunk (i, j)."""
+        """The positions of the edges of chunk (i, j)."""
         at = j * self.chunks + i
         return slice(int(self.edge_begins[at]), int(self.edge_begins[at + 1]))
 
     def edges(self, i: int, j: int) -> int:
-        """How many edges chunk (i, j) has."""
+        """The number of edges in chunk (i, j)."""
         span = self.span(i, j)
         return int(span.stop) - int(span.start)
 
     @cached_property
     def used(self) -> Array:
-        """Per chunk (i, j), at [i, j], how many vertices of chunk i have an edge in it."""
+        """Per chunk (i, j), at [i, j], the number of vertices of chunk i with an edge in it."""
         return np.array([[len(np.unique(self.source[self.span(i, j)])) for j in range(self.chunks)]
                          for i in range(self.chunks)])
 
     def owners(self, ranks: int) -> tuple[int, ...]:
-        """The rank of each vertex chunk, its column and its row: heaviest first to whoever has least, counted in edges
-        in and out and in vertices."""
+        """The rank of each vertex chunk, its column and its row: heaviest first to the rank with the least load,
+        counted in edges in and out and in vertices."""
         weight = [sum(self.edges(i, k) + self.edges(k, i) for i in range(self.chunks)) + self.rows[k]
                   for k in range(self.chunks)]
         load, found = [0] * ranks, [0] * self.chunks

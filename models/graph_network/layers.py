@@ -1,14 +1,14 @@
-"""The ready layers by name, with closed forms of what their stages compute and move.
+"""The predefined layers by name, with closed forms of their stages' FLOPs and bytes.
 
 A layer is SAGA (NGra, arXiv 1810.08403): *Scatter* brings vertices' values to edges, *ApplyEdge* computes on edges,
-*Gather* accumulates at targets, *ApplyVertex* computes on vertices; what ApplyEdge would do for every edge of a vertex
-alike is part of ApplyVertex, done once before Scatter. Of V vertices, E edges (with self-loops where the layer has
+*Gather* accumulates at targets, *ApplyVertex* computes on vertices; work that ApplyEdge would repeat for every edge of
+a vertex is part of ApplyVertex, done once before Scatter. With V vertices, E edges (with self-loops if the layer has
 them), widths I and O, and H heads:
 
 * FLOPs: a product of matrices m x k and k x n has 2mkn; an operation element by element, and an accumulation, one an
-  element; copies, selections and fills none.
-* Bytes: every operation reads its inputs and writes its output once. Rows selected are read as often as they are
-  selected; an accumulation reads what it adds, and reads and writes where it adds. Indices have 4 bytes.
+  element; copies, selections and fills have none.
+* Bytes: every operation reads its inputs and writes its output once. Selected rows are read once per selection; an
+  accumulation reads its addends, and reads and writes its targets. Indices have 4 bytes.
 
 The runtime's layers are counted the same way, operation by operation, and give these numbers exactly.
 """
@@ -48,7 +48,7 @@ class WorkCounts:
 
 @dataclass(frozen=True)
 class LayerShape:
-    """A ready layer with its widths; ``heads`` of ``gat`` divide its ``outputs``."""
+    """A predefined layer with its widths; ``heads`` of ``gat`` divide its ``outputs``."""
 
     kind: Kind
     inputs: int
@@ -79,7 +79,7 @@ class LayerShape:
                 "apply_vertex": one.apply_vertex()}
 
     def fused(self, vertices: int, edges: int, itemsize: int = 4) -> WorkCounts:
-        """Of scatter and gather as one sparse product, where the layer :attr:`fuses`."""
+        """Of scatter and gather as one sparse product, if the layer :attr:`fuses`."""
         one = _LayerCounting(self, vertices, edges, itemsize)
         product = WorkCounts(2 * edges * self.outputs, _INDEX * (vertices + 1 + edges) + itemsize * (
             2 * edges + 2 * self.outputs * vertices))  # the matrix's ones are written and read
@@ -112,13 +112,13 @@ class _LayerCounting:
         return self._added(self.i if self.kind == "sage-pool" else self.o) + self.closing()
 
     def closing(self) -> WorkCounts:
-        """What a finished accumulator needs."""
+        """The closing work on a finished accumulator."""
         if self.kind == "sage-mean":  # at least 1, divide
             return self.wise(self.v, 1) + WorkCounts(self.v * self.o, self.s * self.v * (2 * self.o + 1))
-        if self.kind == "sage-pool":  # 0 where no edge leads: compare, fill
+        if self.kind == "sage-pool":  # 0 for vertices without edges: compare, fill
             wide = self.v * self.i
             return WorkCounts(wide, wide * (self.s + 1)) + WorkCounts(0, wide * (2 * self.s + 1))
-        if self.kind == "gat":  # a denominator of 1 where no edge leads; divide
+        if self.kind == "gat":  # a denominator of 1 for vertices without edges; divide
             narrow = self.v * self.h
             return (WorkCounts(narrow, narrow * (self.s + 1)) + WorkCounts(0, narrow * (2 * self.s + 1))
                     + WorkCounts(self.v * self.o, self.s * (2 * self.v * self.o + narrow)))
@@ -141,7 +141,7 @@ class _LayerCounting:
         return (self._product(i, o) + bias) * 3 + WorkCounts(0, 4 * self.s * n * o) + self._product(i, o) + wide + bias
 
     def _softmax(self) -> WorkCounts:
-        """The largest score so far, what it scales, and the sums of exponents and of values by them."""
+        """The largest score so far, the rescaling, and the sums of exponents and of weighted values."""
         e, v, h, o, s = self.e, self.v, self.h, self.o, self.s
         scale = WorkCounts(0, 2 * s * v * h) + self.wise(v * h, 2) + self.wise(v * h, 1) + WorkCounts(0, 2 * s * v * h)
         rescaled = self.wise(v * h, 2) + WorkCounts(v * o, s * (2 * v * o + v * h))
@@ -160,5 +160,5 @@ class _LayerCounting:
         return WorkCounts(self.e * width, self.e * (3 * width * self.s + _INDEX))
 
     def wise(self, elements: int, inputs: int) -> WorkCounts:
-        """One operation element by element, of so many inputs."""
+        """One elementwise operation with the given number of inputs."""
         return WorkCounts(elements, self.s * elements * (inputs + 1))

@@ -1,14 +1,14 @@
-"""The steps of a pass over a grid of chunks: what each loads, computes or stores, and what it takes of the memory.
+"""The steps of a pass over a grid of chunks: loads, computations and stores, and their memory.
 
-Forward, layer by layer: what edges read at their ends is *prepared* once a vertex and kept on the host. Then column by
-column: a column is *opened* (its accumulator), chunk after chunk of edges is *loaded* with its sources' values and
-*gathered*, and *vertex* makes the column's output, which leaves. Backward, from the last layer: *vertex_back* makes of
-a column's gradient what its edges need; then row by row, a row is *row_opened* (the gradient of its sources), chunks
-are *loaded_back* and *gathered_back*, and *prepare_back* gives the gradient of the layer's inputs. Messages are
-computed anew, so no value of an edge ever leaves the device.
+Forward, layer by layer: the values that edges read at their ends are *prepared* once a vertex and kept on the host.
+Then column by column: a column is *opened* (its accumulator), chunk after chunk of edges is *loaded* with its sources'
+values and *gathered*, and *vertex* makes the column's output, which is stored. Backward, from the last layer:
+*vertex_back* converts a column's gradient to the values that its edges need; then row by row, a row is *row_opened*
+(the gradient of its sources), chunks are *loaded_back* and *gathered_back*, and *prepare_back* gives the gradient of
+the layer's inputs. Messages are recomputed, so no edge value ever leaves the device.
 
-Loads and stores are on lanes of their own; the host's memory is not limited here. With several devices each owns
-vertex chunks with their columns and rows; what the others computed is exchanged between layers, on network lanes.
+Loads and stores are on separate lanes; the host's memory is not limited here. With several devices each owns vertex
+chunks with their columns and rows; results are exchanged between layers, on network lanes.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import TypeAlias
 from weft.models.graph_network.graph import ChunkGrid
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
-#: Bytes of an index, of a label, and of what stands for a block that moves nothing (it takes time nevertheless).
+#: Bytes of an index, of a label, and the nominal bytes of a block that moves nothing (it takes time nevertheless).
 _INDEX, _LABEL, _MOMENT = 4, 8, 1e-7
 
 
 @dataclass(frozen=True)
 class Need:
-    """Bytes that a computation has at once beyond what it was given, its results included, at most: so many for each
-    edge, source and target, and ``fixed``."""
+    """Peak bytes of a computation beyond its inputs, including its results: an amount for each edge, source and target,
+    and ``fixed``."""
 
     fixed: int = 0
     edge: int = 0
@@ -41,9 +41,9 @@ class Need:
 
 @dataclass(frozen=True)
 class LayerSize:
-    """Columns of a layer's values at a vertex: inputs, outputs, what edges read at sources and targets, accumulators,
-    what the backward of edges needs at targets. ``needs``: of its computations by kind of step, those of ``gather``
-    unfused. ``loops``: which of the grids it runs on."""
+    """Columns of a layer's values at a vertex: inputs, outputs, values read by edges at sources and targets,
+    accumulators, values needed at targets by the backward of edges. ``needs``: of its computations by kind of step,
+    those of ``gather`` unfused. ``loops``: its grid, with or without self-loops."""
 
     inputs: int
     outputs: int
@@ -58,10 +58,10 @@ class LayerSize:
 
 @dataclass(frozen=True)
 class Choice:
-    """What is decided beside the order. ``chunks``: along a side; ``resident``: of each layer's source chunks so many,
-    the first, stay on the device from their first load in a forward to their last use, and are loaded once;
-    ``fused``: layers that allow it run as sparse products; ``selective``: sources that no edge of a chunk uses are left
-    out where that moves less; ``ranks``: devices."""
+    """The decisions besides the order. ``chunks``: along a side; ``resident``: this many of each layer's source chunks,
+    the first ones, stay on the device from their first load in a forward to their last use, and are loaded once;
+    ``fused``: layers that allow it run as sparse products; ``selective``: sources that no edge of a chunk uses are
+    omitted if that moves less; ``ranks``: devices."""
 
     chunks: int
     resident: int = 0
@@ -80,9 +80,10 @@ class Choice:
 
 @dataclass(frozen=True)
 class StreamStep:
-    """One block. ``kind`` and its place: ``layer``, row ``i``, column ``j`` (-1: none). ``lane``: of rank ``rank`` (-1:
-    of all), ``compute``, ``loads``, ``stores`` or ``network``. ``change``: of the bytes held; ``extra``: beside it
-    while it runs; ``moved``: bytes. ``edges``, ``sources``, ``targets``: what it computes on."""
+    """One block. ``kind`` and its position: ``layer``, row ``i``, column ``j`` (-1: none). ``lane``: of rank ``rank``
+    (-1: of all), ``compute``, ``loads``, ``stores`` or ``network``. ``change``: of the allocated bytes; ``extra``:
+    additional bytes while it runs; ``moved``: bytes. ``edges``, ``sources``, ``targets``: the numbers it computes
+    on."""
 
     kind: str
     layer: int
@@ -100,7 +101,7 @@ class StreamStep:
 
     @property
     def name(self) -> str:
-        """Unique in a pass."""
+        """A name unique in a pass."""
         return ".".join([self.kind, *(str(part) for part in (self.layer, self.i, self.j) if part >= 0)])
 
 
@@ -110,7 +111,7 @@ Place: TypeAlias = tuple[str, int, int, int]
 
 @dataclass
 class Pass:
-    """The steps of one pass, in an order in which they can run one after the other.
+    """The steps of one pass, in an order in which they can run sequentially.
 
     ``grids``: without and with self-loops; ``itemsize``: bytes of an element. ``training``: with loss and backward.
     """
@@ -142,21 +143,21 @@ class Pass:
         return self.choice.fused and self.layers[nth].fuses
 
     def edge_bytes(self, nth: int, edges: int, begins: int) -> int:
-        """Of a chunk's indices on the device: both ends, or one end and where each of ``begins`` rows begins."""
+        """Bytes of a chunk's indices on the device: both ends, or one end and the start of each of ``begins`` rows."""
         if self.fused(nth):
             return _INDEX * (edges + begins + 1)
         return 2 * _INDEX * edges
 
     def selected(self, nth: int, i: int, j: int) -> bool:
-        """Whether chunk (i, j) loads its used sources alone: where that is less than three quarters, as rows that are
-        picked move more slowly."""
+        """Whether chunk (i, j) loads only its used sources: if they are less than three quarters, as selected rows move
+        more slowly."""
         size = self.layers[nth]
         return (self.choice.selective and i >= self.choice.resident and not self.fused(nth)
                 and 4 * int(self.grids[size.loops].used[i, j]) < 3 * self.rows[i])
 
     def problem(self, name: str, budget: int | None, static: int, seconds: Callable[[StreamStep], float]) -> Problem:
-        """The block problem of this pass: every step takes ``seconds``. ``budget``: bytes of each device, of which
-        parameters and the like hold ``static``."""
+        """The block problem of this pass: every step takes ``seconds``. ``budget``: bytes of each device, including
+        ``static`` bytes for parameters and the like."""
         ranks, lanes = self.choice.ranks, ("loads", "stores", *(("network",) if self.choice.ranks > 1 else ()))
         devices = [Device(f"device{r}", None if budget is None else budget - static, static) for r in range(ranks)]
         devices += [Device(f"{lane}{r}", lane_of=f"device{r}") for r in range(ranks) for lane in lanes]
@@ -172,8 +173,8 @@ class Pass:
 
     @property
     def least_memory(self) -> int:
-        """Bytes that a device holds at most where steps run one after the other as listed, which is close to the least:
-        a chunk is loaded right before it is computed."""
+        """Peak bytes of a device if steps run sequentially as listed, which is close to the minimum: a chunk is loaded
+        right before it is computed."""
         return max(self.sequential_peaks)
 
     @property
@@ -188,7 +189,8 @@ class Pass:
 
     @property
     def unavoidable_memory(self) -> int:
-        """Bytes that some computation of a chunk needs with what it must be given: less is too little in any order."""
+        """The bytes that some computation of a chunk needs together with its inputs: less is insufficient in any
+        order."""
         given = {step.name: max(step.change, 0) for step in self.steps}
         return max((step.extra + max(step.change, 0) + sum(given[name] for name in step.after if name.split(".")[0] in (
             "open", "load", "row_open", "load_back", "in", "enter", "back_in", "prepare_in", "see"))
@@ -216,7 +218,7 @@ class Pass:
         return [f"{kind}.{layer}.{k}" for k in self.chunks]
 
     def _shared(self, kind: str, layer: int, after: Sequence[str], columns: int) -> Sequence[str]:
-        """The exchange of what the steps ``after`` have stored, between several devices."""
+        """The exchange of the data stored by the steps ``after``, between several devices."""
         return [self._add((kind, layer, -1, -1), "network", after, rank=-1,
                           moved=columns * sum(self.rows) * self.itemsize)]
 
@@ -300,7 +302,7 @@ class Pass:
         for i in self.chunks:
             n, rank = self.rows[i], self.owner[i]
             values = size.source * n * s
-            # A row begins once all columns are through: what a sparse product reads of its sources is their nth.
+            # A row begins once all columns are done: a sparse product reads the nth value of its sources.
             opened = self._add(("row_open", nth, i, -1), "loads", self.backs[i], change=2 * values, moved=values)
             done = []
             for j in self.chunks:

@@ -1,7 +1,7 @@
 """Which uniform grid of GPUs (tensor, context, expert, data and pipeline degrees) trains a model fastest?
 
-In: a spec with ``parallel``. Out: the grids that its numbers leave open (:mod:`weft.models.grid.grids`), each checked
-(:mod:`weft.models.grid.degrees`), with what one GPU of it has of every layer (:mod:`weft.models.grid.rank`), what the
-end of the step adds (:mod:`weft.models.grid.step_end`), a bound, and the pipeline as a spec of its own
+In: a spec with ``parallel``. Out: the grids compatible with its numbers (:mod:`weft.models.grid.grids`), each checked
+(:mod:`weft.models.grid.degrees`), with one GPU's share of every layer (:mod:`weft.models.grid.rank`), the time of the
+end of the step (:mod:`weft.models.grid.step_end`), a bound, and the pipeline as a separate spec
 (:mod:`weft.models.grid.pipeline`), which is searched like any other.
 """

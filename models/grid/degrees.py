@@ -1,7 +1,7 @@
-"""The degrees of a uniform grid of GPUs, and what of them does not go together.
+"""The degrees of a uniform grid of GPUs, and their compatibility.
 
-GPUs are numbered as Megatron-LM numbers them: those of ``tensor`` are neighbours, then come ``context``, ``data`` and,
-outermost, ``pipeline``. Experts are dealt out over groups of ``context`` times ``data``.
+GPUs are numbered as in Megatron-LM: those of ``tensor`` are neighbours, then come ``context``, ``data`` and, outermost,
+``pipeline``. Experts are distributed over groups of ``context`` times ``data``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from weft.models.spec.families import GptModel, MoeModel
 from weft.models.spec.placement import ContextKeys, Precision, Recompute
 from weft.models.spec.spec import SpecError
 
-#: The type of 8 bits in which products are computed, of which a device's table says whether it has units for it.
+#: The 8-bit type of products; a device's table says whether it has units for it.
 FP8 = "float8_e4m3fn"
 
 
@@ -23,8 +23,8 @@ FP8 = "float8_e4m3fn"
 class Degrees:
     """How many GPUs do what (see :class:`~weft.models.spec.placement.Parallel`), and how often what is run.
 
-    ``micro_batch``: sequences in a micro-batch. ``imbalance``: what the GPU with the most tokens has of experts, as a
-    multiple of an even share. ``collective_bytes``: of one number of a gradient as it is summed.
+    ``micro_batch``: sequences in a micro-batch. ``imbalance``: the expert tokens of the most loaded GPU as a multiple
+    of an even share. ``collective_bytes``: of one gradient element while it is summed.
     """
 
     tensor: int = 1
@@ -56,12 +56,12 @@ class Degrees:
 
     @property
     def stages(self) -> int:
-        """Of the pipeline, chunks counted one by one."""
+        """Stages of the pipeline, counting each chunk."""
         return self.pipeline * self.virtual
 
     @property
     def title(self) -> str:
-        """Such as "TP8 PP8 VP3 DP16": degrees of 1 left out, then what else is not the rule."""
+        """Such as "TP8 PP8 VP3 DP16": degrees of 1 left out, then other non-default settings."""
         named = (("TP", self.tensor), ("PP", self.pipeline), ("VP", self.virtual), ("CP", self.context),
                  ("EP", self.expert), ("DP", self.data))
         words = [f"{name}{number}" for name, number in named if number > 1] or ["one GPU"]
@@ -83,7 +83,7 @@ def divisors(number: int) -> list[int]:
 
 
 def require_precision(precision: Precision, device: DeviceType, where: str) -> None:
-    """Refuse 8 bits where ``device`` has none (:class:`~weft.models.spec.spec.SpecError`)."""
+    """Refuse 8 bits if ``device`` does not support them (:class:`~weft.models.spec.spec.SpecError`)."""
     if precision == "fp8" and FP8 not in device.flops:
         able = ", ".join(name for name, known in DEVICES.items() if FP8 in known.flops)
         raise SpecError(f"{where}: parallel.precision is fp8, but {device.name} multiplies in no 8 bits; name one of "
@@ -91,8 +91,8 @@ def require_precision(precision: Precision, device: DeviceType, where: str) -> N
 
 
 def require_degrees(degrees: Degrees, model: GptModel, gpus: int, batch: int, where: str) -> None:
-    """Refuse degrees that ``model``, ``gpus`` or the ``batch`` cannot have. Raises
-    :class:`~weft.models.spec.spec.SpecError` with the numbers that could be."""
+    """Refuse degrees incompatible with ``model``, ``gpus`` or the ``batch``. Raises
+    :class:`~weft.models.spec.spec.SpecError` with the possible numbers."""
     def refuse(key: str, reason: str) -> None:
         raise SpecError(f"{where}: parallel.{key} is {getattr(degrees, key)}, {reason}")
 
@@ -132,8 +132,8 @@ def require_degrees(degrees: Degrees, model: GptModel, gpus: int, batch: int, wh
 
 
 def require_experts(expert: int, model: GptModel, where: str) -> None:
-    """Refuse to deal out the experts of ``model`` over ``expert`` GPUs where it has none, fewer, or they do not go
-    round evenly (:class:`~weft.models.spec.spec.SpecError`)."""
+    """Refuse to distribute the experts of ``model`` over ``expert`` GPUs if it has none, too few, or they do not divide
+    evenly (:class:`~weft.models.spec.spec.SpecError`)."""
     if expert == 1:
         return
     experts = model.experts if isinstance(model, MoeModel) else 0

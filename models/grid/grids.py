@@ -1,16 +1,16 @@
-"""All grids that a spec's ``parallel`` leaves open, each with a bound, before any schedule is searched.
+"""All grids compatible with a spec's ``parallel``, each with a bound, before any schedule is searched.
 
-What *auto* tries: of ``tensor`` what divides the heads of keys and values, within a machine; of ``context`` powers of
-two that leave 2,048 tokens of a sequence; of ``expert`` powers of two that leave a GPU 32 experts at most; of
-``pipeline`` and ``data`` all that divides the GPUs; micro-batches of 1 to 8 sequences; ZeRO-1 to 3; recomputation where
-it is anything. A number that is given is taken as it is.
+*auto* tries: for ``tensor`` the divisors of the heads of keys and values, within a machine; for ``context`` powers of
+two that leave at least 2,048 tokens of a sequence; for ``expert`` powers of two that leave at most 32 experts a GPU;
+for ``pipeline`` and ``data`` all divisors of the GPUs; micro-batches of 1 to 8 sequences; ZeRO-1 to 3; recomputation if
+it has an effect. A given number is used unchanged.
 
-*The bound* holds for every cut, every number of chunks and every order: M micro-batches of all work T lie on p GPUs of
-a pipeline, so one of them is busy for M T / p; and for M times the longest layer. One micro-batch passes all layers and
-all links. The end of the step adds what it does on a GPU that has the first layer
+*The bound* holds for every cut, every number of chunks and every order: M micro-batches of total work T run on p GPUs
+of a pipeline, so one of them is busy for M T / p; and for M times the longest layer. One micro-batch passes all layers
+and all links. The end of the step adds its time on a GPU with the first layer
 (:func:`~weft.models.grid.step_end.least_end`). When a micro-batch has passed all forwards, the GPUs of a pipeline hold
-all that it keeps beside their states: a grid where they have less than that is none. *The estimate* only says which
-grids are looked at first: even stages, interleaved 1F1B, activations in flight as it has them.
+all its activations beside their states: a grid with less memory is excluded. *The estimate* only determines the order
+of trials: even stages, interleaved 1F1B with its activations in flight.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from weft.models.spec.placement import Parallel
 from weft.models.spec.spec import SpecError
 from weft.solver.control.clock import checkpoint
 
-#: Tokens that context parallelism leaves a GPU at least, where it is auto.
+#: Minimum tokens a GPU under context parallelism, if it is auto.
 _LEAST_TOKENS = 2048
-#: Experts of a layer that one GPU has at most, where that is auto.
+#: Maximum experts of a layer on one GPU, if that is auto.
 _MOST_EXPERTS = 32
-#: Sequences in a micro-batch, where that is auto.
+#: Sequences in a micro-batch, if that is auto.
 _SIZES = (1, 2, 4, 8)
-#: Chunks of the model on a GPU, where that is auto.
+#: Chunks of the model on a GPU, if that is auto.
 _CHUNKS = (1, 2, 3, 4, 5, 6, 8)
-#: By how much longer a step is taken to be whose activations do not fit as 1F1B holds them.
+#: The factor on the estimate of a step whose activations under 1F1B do not fit.
 _TIGHT = 1.2
-#: Entries of ``parallel`` that may be auto and do not follow from the others.
+#: Entries of ``parallel`` that may be auto and are not determined by the others.
 _SEARCHED = ("tensor", "pipeline", "virtual", "expert", "context", "micro_batch", "zero", "recompute")
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """One grid: ``bound`` on its step in seconds, whatever the cut and the order, and an ``estimate`` of it with
+    """One grid: ``bound`` on its step in seconds, for every cut and order, and an ``estimate`` of it with
     ``degrees.virtual`` chunks."""
 
     degrees: Degrees
@@ -62,7 +62,7 @@ class Grid:
 @dataclass
 class GridSpace:
     """The grids of ``model`` on ``gpus`` GPUs with ``capacity`` bytes each, as ``asked``, for steps of ``batch``
-    sequences. ``where``: what leads every message. ``zeros``: stages of ZeRO that are tried."""
+    sequences. ``where``: the prefix of every message. ``zeros``: stages of ZeRO to try."""
 
     where: str
     model: GptModel
@@ -80,7 +80,7 @@ class GridSpace:
         return GridRanks(self.model, self.links)
 
     def layers(self, degrees: Degrees) -> list[LayerCost]:
-        """What a GPU has of each layer; ``parameters`` are the bytes of its state."""
+        """A GPU's share of each layer; ``parameters`` are the bytes of its state."""
         return [with_state(layer, degrees, self.links, self.size) for layer in self.ranks.of(degrees)]
 
     @property
@@ -89,7 +89,7 @@ class GridSpace:
         return [name for name in _SEARCHED if getattr(self.asked, name) is None]
 
     def fixed(self) -> Degrees | None:
-        """The one grid that there is where all is given; checked."""
+        """The single grid if everything is given; checked."""
         if self.open:
             return None
         asked = self.asked
@@ -100,7 +100,7 @@ class GridSpace:
 
     def waves(self) -> Iterator[list[Grid]]:
         """The grids of each context degree and size of micro-batch, smallest first, by rising estimate. Raises
-        :class:`~weft.models.spec.spec.SpecError` where there is none, with what is wrong with the numbers given."""
+        :class:`~weft.models.spec.spec.SpecError` if there is none, with the problem of the given numbers."""
         require_precision(self.asked.precision, self.links.device, self.where)
         require_experts(self.asked.expert or 1, self.model, self.where)
         count = 0
@@ -130,7 +130,7 @@ class GridSpace:
         return int(getattr(self.asked, name) or 1)
 
     def _options(self, name: str) -> Sequence[int]:
-        """The numbers of one entry that are tried."""
+        """The numbers tried for one entry."""
         given = getattr(self.asked, name)
         if given is not None:
             return (given,)
@@ -170,7 +170,7 @@ class GridSpace:
                 and any(self._depths(tensor, context, expert, size)))
 
     def _depths(self, tensor: int, context: int, expert: int, size: int) -> Iterator[tuple[int, int]]:
-        """Pipelines and replicas that go with the rest."""
+        """Pipelines and replicas compatible with the rest."""
         for pipeline in self._options("pipeline"):
             data, rest = divmod(self.gpus, tensor * context * pipeline)
             if rest or (self.asked.data is not None and self.asked.data != data):
@@ -184,11 +184,11 @@ class GridSpace:
             yield pipeline, data
 
     def _refuse(self) -> None:
-        """Say what is wrong with numbers that go with no others."""
+        """Report the problem of numbers incompatible with all others."""
         names = ("tensor", "pipeline", "virtual", "expert", "context", "micro_batch")
         least: dict[str, Any] = {name: getattr(self.asked, name) or 1 for name in names}
         others = least["pipeline"] * least["context"] * (self.asked.data or 1)
-        if self.asked.tensor is None:  # the most of them leaves the fewest replicas, which need the smallest batch
+        if self.asked.tensor is None:  # the largest number leaves the fewest replicas, which need the smallest batch
             least["tensor"] = max((t for t in self._options("tensor") if self.gpus % (t * others) == 0), default=1)
         others = least["tensor"] * least["pipeline"] * least["context"]
         data = self.asked.data or max(1, self.gpus // others)
@@ -215,7 +215,7 @@ class GridSpace:
                 if bound < np.inf]
 
     def _rows(self, key: Degrees) -> Iterator[tuple[Degrees, tuple[float, ...]]]:
-        """The grids of one GPU's layers, with what their bounds are made of."""
+        """The grids of one GPU's layers, with the terms of their bounds."""
         layers = self.ranks.of(key)
         kinds = _counted(layers)
         for pipeline, data in self._depths(key.tensor, key.context, key.expert, key.micro_batch):
@@ -235,7 +235,7 @@ class GridSpace:
 
 
 def _counted(layers: Sequence[RankLayer]) -> list[tuple[RankLayer, int]]:
-    """Layers that cost the same, with how many there are of them."""
+    """Layers of equal cost, with their number."""
     found: dict[RankLayer, int] = {}
     for layer in layers:
         like = replace(layer, cost=replace(layer.cost, name=""))
@@ -247,7 +247,7 @@ _Numbers = npt.NDArray[np.float64]
 
 
 def _bounded(rows: _Numbers, capacity: int, chunks: Sequence[int]) -> tuple[_Numbers, _Numbers, _Numbers]:
-    """Of each grid the bound, the estimate, and the number of chunks that it is with."""
+    """For each grid the bound, the estimate, and its number of chunks."""
     p, m, work, longest, layer, lag, static, kept, workspace, end, entries = rows.T
     bound = np.maximum(m * np.maximum(work / p, longest), work + 2 * (p - 1) * lag) + end
     bound = np.where((static + kept) / p > capacity, np.inf, bound)
@@ -256,7 +256,7 @@ def _bounded(rows: _Numbers, capacity: int, chunks: Sequence[int]) -> tuple[_Num
     for v in chunks:
         stages = p * v
         fits = (stages <= entries) & ((v == 1) | ((p > 1) & (m % p == 0)))
-        evenly = np.ceil((entries - 2) / stages - 1e-6) * layer * v  # the ends go to the stages with fewest
+        evenly = np.ceil((entries - 2) / stages - 1e-6) * layer * v  # both ends go to the stages with fewest
         slowest = np.maximum(np.maximum(evenly, work / p), longest)
         in_flight = np.minimum(m, p) if v == 1 else np.minimum(m, p * (1 + (p - 1) / stages))
         needs = static / p + kept / p * in_flight + workspace

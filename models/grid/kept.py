@@ -1,9 +1,9 @@
-"""What a GPU's layers keep where cheap operators run again, and where products multiply in 8 bits.
+"""The tensors kept by a GPU's layers if cheap operators are recomputed, and if products multiply in 8 bits.
 
-*Run again* (Megatron-LM's ``--recompute-modules layernorm moe_act mla_up_proj``; DeepSeek-V3, 2024, section 3.2.3):
-what such an operator makes is not kept, what it reads is, as far as that does not run again itself. *In 8 bits* each
-product keeps its input as it was cast, a copy of its own (Transformer Engine's linear layers), unless that runs again:
-then it keeps what it is made of.
+*Recomputed* (Megatron-LM's ``--recompute-modules layernorm moe_act mla_up_proj``; DeepSeek-V3, 2024, section 3.2.3):
+such an operator's outputs are not kept, but its inputs are, unless they are recomputed themselves. *In 8 bits* each
+product keeps a separate cast copy of its input (Transformer Engine's linear layers), unless the input is recomputed:
+then it keeps that operator's inputs.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from weft.models.times.operator_times import OperatorTime
 
 def kept_otherwise(graph: OperatorGraph, times: Mapping[str, OperatorTime], again: Callable[[Operator], bool],
                    cast: Callable[[Operator], bool]) -> tuple[OperatorGraph, Mapping[str, OperatorTime]]:
-    """``graph`` where operators that ``again`` picks run a second time before the backward of what reads them, in the
-    input gradient's pass, and those that ``cast`` picks keep their inputs in half the bytes; and the new times."""
+    """``graph`` with the operators selected by ``again`` recomputed before the backward of their readers, in the input
+    gradient's pass, and those selected by ``cast`` keeping their inputs in half the bytes; and the new times."""
     picked = {operator.name: operator for operator in graph.operators if again(operator)}
 
     def made_of(tensor: str) -> list[str]:
-        """What is kept in place of ``tensor``."""
+        """The tensors kept in place of ``tensor``."""
         maker = picked.get(graph.producer.get(tensor, ""))
         return [tensor] if maker is None else [source for name in maker.inputs for source in made_of(name)]
 
@@ -44,7 +44,7 @@ def kept_otherwise(graph: OperatorGraph, times: Mapping[str, OperatorTime], agai
                 if name in slices:
                     slices[copies[name].name] = -(-slices.pop(name) // 2)
         deferred = operator.deferred
-        if deferred is not None:  # what runs again in the input gradient's pass stays for the weight gradient
+        if deferred is not None:  # tensors recomputed in the input gradient's pass stay for the weight gradient
             slices = {name: 0 for name in deferred if name in operator.slices and name not in copies} | slices
             deferred = tuple(copies[name].name if name in copies else name for name in deferred)
         operators.append(replace(

@@ -1,6 +1,6 @@
-"""The pipeline of one grid as a spec of its own: a stage's GPUs do the same, so one stands for all of them.
+"""The pipeline of one grid as a separate spec: a stage's GPUs do the same, so one represents all of them.
 
-Layers are listed with what one GPU has of each; transfers go from each GPU to the one in its place in the next stage.
+Layers are listed with one GPU's share of each; transfers go from each GPU to its counterpart in the next stage.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from weft.models.spec.placement import MAX_CHUNKS
 from weft.models.spec.sections import Spec
 from weft.models.spec.spec import SpecError
 
-#: Chunks a GPU that a pipeline is searched with where ``virtual`` is auto.
+#: Chunks a GPU in the search of a pipeline if ``virtual`` is auto.
 _CHUNKS = 3
 
 
 def grid_space(spec: Spec) -> GridSpace:
-    """The grids of a spec with ``parallel``. Raises :class:`~weft.models.spec.spec.SpecError` for a model that is no
-    decoder, and what reading a config raises."""
+    """The grids of a spec with ``parallel``. Raises :class:`~weft.models.spec.spec.SpecError` for a model other than a
+    decoder, and the exceptions of reading a config."""
     model, run, asked = family_model(spec), spec.training, spec.parallel
     assert run is not None and asked is not None and isinstance(spec.cluster.device, str)
     if not isinstance(model, GptModel):
@@ -53,7 +53,7 @@ def grid_space(spec: Spec) -> GridSpace:
 
 
 def pipeline_spec(spec: Spec, space: GridSpace, degrees: Degrees) -> Spec:
-    """The pipeline of ``degrees``, in chunks as asked for; its cut is that of ``spec``, or open."""
+    """The pipeline of ``degrees``, with the requested chunks; its cut is that of ``spec``, or open."""
     auto = space.asked.virtual is None and degrees.pipeline > 1
     chunks = max(degrees.virtual, _CHUNKS) if auto else degrees.virtual
     placement: dict[str, object] = {
@@ -71,8 +71,8 @@ def pipeline_spec(spec: Spec, space: GridSpace, degrees: Degrees) -> Spec:
 
 
 def given_cut(spec: Spec, pipeline: Spec) -> tuple[int, ...] | None:
-    """The borders of the stages that ``spec`` gives, as those of its ``pipeline``; ``None`` where it gives none. Raises
-    what :func:`~weft.models.candidates.given_cut.cut_of` does."""
+    """The borders of the stages given in ``spec``, for its ``pipeline``; ``None`` if it gives none. Raises the
+    exceptions of :func:`~weft.models.candidates.given_cut.cut_of`."""
     if spec.placement.cut is None:
         return None
     names = [layer.name for layer in gpu_costs(pipeline).layers[0]]
@@ -82,7 +82,7 @@ def given_cut(spec: Spec, pipeline: Spec) -> tuple[int, ...] | None:
 
 
 def pipeline_candidate(pipeline: Spec, cut: Sequence[int], backward: Backward) -> ModelCandidate | None:
-    """The block problem of ``pipeline`` in the stages of ``cut``; ``None`` where they do not fit."""
+    """The block problem of ``pipeline`` in the stages of ``cut``; ``None`` if they do not fit."""
     costs, cluster = gpu_costs(pipeline), model_cluster(pipeline.cluster)
     rule = MemoryRule(backward, 1, cluster.reserve)
     shape = "chain" if len(cut) - 1 == pipeline.cluster.gpus else "loop"
@@ -106,7 +106,7 @@ def _listed(cost: LayerCost) -> dict[str, object]:
 
 
 def _links(links: GridLinks, degrees: Degrees) -> dict[str, object]:
-    """What joins the stages: within a machine as far as it has room for several."""
+    """The links between the stages: within a machine if it has room for several."""
     if degrees.pipeline == 1:
         return {}
     together = links.network.size // degrees.of_stage
@@ -120,14 +120,15 @@ def _links(links: GridLinks, degrees: Degrees) -> dict[str, object]:
 def _one(lead: str, link: GpuLink) -> dict[str, object]:
     if isinstance(link, AffineLink):
         return {f"{lead}bandwidth": link.bandwidth, f"{lead}latency": link.latency}
-    size = 2**26  # of a measured curve, what a large tensor takes
+    size = 2**26  # on a measured curve, the time of a large tensor
     return {f"{lead}bandwidth": size / link.seconds(size)}
 
 
 def even_cut(layers: int, stages: int) -> tuple[int, ...]:
     """The borders of ``stages`` stages of a model with ``layers`` entries, the first and the last of which are the
-    embedding and the head: the others are dealt out evenly, as frameworks do, those left over to the stages in the
-    middle; the ends are on the first and the last stage. With more stages than others some have an end alone."""
+    embedding and the head: the others are distributed evenly, as in frameworks, with the remainder on the stages in the
+    middle; embedding and head are on the first and the last stage. With more stages than other layers some stages have
+    only an end."""
     inner = layers - 2
     if inner < stages:
         return tuple(round(i * layers / stages) for i in range(stages + 1))
@@ -138,10 +139,10 @@ def even_cut(layers: int, stages: int) -> tuple[int, ...]:
 
 
 def balanced_cut(cut: Sequence[int], loads: Sequence[float], gpus: int) -> tuple[int, ...]:
-    """``cut`` with layers moved, one at a time, from a stage of the GPU that is busiest to another stage, as long as
-    the largest load or, of equal ones, the sum of their squares sinks, or that of the stages' loads: a long stage keeps
-    all behind it waiting. ``loads``: of each layer; stage s is on GPU s modulo ``gpus``. Of moves that are as good the
-    one to the latest stage, whose activations wait least."""
+    """``cut`` with layers moved, one at a time, from a stage of the busiest GPU to another stage, as long as the
+    largest load falls, or, if equal, the sum of the squares of the loads, or that of the stages' loads: a long stage
+    delays all later ones. ``loads``: of each layer; stage s is on GPU s modulo ``gpus``. Among equal moves the one to
+    the latest stage is made, whose activations wait least."""
     before = [0.0, *accumulate(loads)]
 
     def measure(borders: Sequence[int]) -> tuple[tuple[float, ...], list[float]]:

@@ -1,22 +1,22 @@
-"""What one GPU of a uniform grid has of every layer, for one micro-batch.
+"""One GPU's share of every layer in a uniform grid, for one micro-batch.
 
-Tensor parallelism is that of :mod:`weft.models.tensor_parallel.shard`, with what lies between layers cut along the
-sequence. With *context* parallelism a GPU has a part of every sequence, and the keys and values of the others come by
-in a ring (Liu et al., "Ring attention", 2023): what a step of the ring takes longer than the part of attention that
-runs meanwhile is time of its own. Or they are gathered before attention, again before its backward, and their gradients
-reduce-scattered behind it, beside nothing (Llama 3, 2024, section 3.3.2; Megatron-LM's ``--cp-comm-type all_gather``).
-With *experts* dealt out, tokens go to their experts and back by all-to-alls, which nothing overlaps, or the computation
-of another micro-batch does, all the time (DeepSeek-V3, 2024, section 3.2.1; Megatron-LM's
-``--overlap-moe-expert-parallel-comm``): then what is longer than that counts; the GPU with the most tokens sets the
-pace. A token is sent to each of its experts, or once to each *machine* that has some of them (DeepEP). *Selective*
-recomputation keeps what fused attention keeps and runs the operators between queries and context a second time
-(Korthikanti et al., 2022); fused attention does so by itself. *Light* recomputation runs norms, the activations of
-experts, and what latent vectors are made into a second time (:mod:`weft.models.grid.kept`). In *8 bits* linear layers
-of transformer layers multiply at the device's rate of 8 bits, keep their inputs as cast, and read and write what they
-cast: two reads and two writes in half the bytes of every input and of every output's gradient (for the greatest
-number, then both orders); weights are cast once a step, which is not counted.
+Tensor parallelism is that of :mod:`weft.models.tensor_parallel.shard`, with tensors between layers cut along the
+sequence. With *context* parallelism a GPU has a part of every sequence, and the keys and values of the others are
+passed around a ring (Liu et al., "Ring attention", 2023): the excess of a ring step over the concurrent part of
+attention is exposed time. Or they are gathered before attention, again before its backward, and their gradients
+reduce-scattered after it, without overlap (Llama 3, 2024, section 3.3.2; Megatron-LM's ``--cp-comm-type all_gather``).
+With distributed *experts*, tokens go to their experts and back by all-to-alls, without overlap, or always overlapped by
+the computation of another micro-batch (DeepSeek-V3, 2024, section 3.2.1; Megatron-LM's
+``--overlap-moe-expert-parallel-comm``): then only the excess counts; the GPU with the most tokens determines the time.
+A token is sent to each of its experts, or once to each *machine* that has some of them (DeepEP). *Selective*
+recomputation keeps the tensors of fused attention and recomputes the operators between queries and context (Korthikanti
+et al., 2022); fused attention does so by itself. *Light* recomputation recomputes norms, the activations of experts,
+and the projections of latent vectors (:mod:`weft.models.grid.kept`). In *8 bits* linear layers of transformer layers
+multiply at the device's 8-bit rate, keep their cast inputs, and read and write the casts: two reads and two writes in
+half the bytes of every input and of every output's gradient (for the maximum, then both orders); weights are cast once
+a step, which is not counted.
 
-All layers that are alike cost alike: two of each kind are built, since the first may read what no other does.
+Identical layers cost the same: two of each kind are built, since the first may have different inputs.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from weft.models.times.operator_times import OperatorTime
 from weft.models.times.roofline import Roofline
 from weft.models.zoo.gpt import Share, gpt_graph, layer_sizes
 
-#: What runs again with selective recomputation, by the end of its name.
+#: Operators recomputed selectively, by the end of their names.
 _AGAIN = ("attention.score", "attention.softmax", "attention.dropout", "attention.context")
-#: The kinds of operators that attend to keys and values.
+#: The kinds of attention operators.
 _ATTENDS = ("attention.core", "attention.score", "attention.context")
 _EXPERTS = "expert_linear"
 _PRODUCTS = ("linear", _EXPERTS)
-#: What runs again with light recomputation: of any layer, and of attention from latent vectors, by the end of its name.
+#: Operators of light recomputation: of any layer, and of attention from latent vectors, by the end of their names.
 _LIGHT = ("norm1", "norm2", "experts.swiglu", "experts.geglu", "experts.gelu", "experts.relu")
 _LATENT = ("attention.q", "attention.kv", "attention.q_norm", "attention.kv_norm", "attention.rotary")
 
 
 @dataclass(frozen=True, slots=True)
 class RankLayer:
-    """One layer of a GPU. ``experts``: those of its parameters that are dealt out by expert. ``flops``: of the forward
-    of the whole micro-batch, on all GPUs that share it."""
+    """One layer of a GPU. ``experts``: its parameters distributed by expert. ``flops``: of the forward of the whole
+    micro-batch, on all GPUs that share it."""
 
     cost: LayerCost
     experts: int
@@ -63,7 +63,7 @@ def _in_eight_bits(operator: Operator) -> bool:
 
 
 class _EightBits(Roofline):
-    """The roofline where linear layers of transformer layers multiply in 8 bits."""
+    """The roofline with linear layers of transformer layers in 8 bits."""
 
     def time(self, operator: Operator, dtype: str) -> OperatorTime:
         if not _in_eight_bits(operator):
@@ -79,7 +79,7 @@ class _EightBits(Roofline):
 
 @dataclass
 class GridRanks:
-    """The layers of ``model`` on a GPU of a grid joined by ``links``; each found once."""
+    """The layers of ``model`` on a GPU of a grid connected by ``links``; each computed once."""
 
     model: GptModel
     links: GridLinks
@@ -87,8 +87,8 @@ class GridRanks:
     known: dict[Degrees, tuple[RankLayer, ...]] = field(default_factory=dict)
 
     def of(self, degrees: Degrees) -> tuple[RankLayer, ...]:
-        """First to last: embedding, layers, those that predict more, head."""
-        key = replace(degrees, pipeline=1, virtual=1, data=1, zero=1, collective_bytes=4,  # what no layer hangs on
+        """First to last: embedding, layers, multi-token prediction layers, head."""
+        key = replace(degrees, pipeline=1, virtual=1, data=1, zero=1, collective_bytes=4,  # without effect on layers
                       imbalance=degrees.imbalance if degrees.expert > 1 else 1.0)
         if key not in self.known:
             if key.recompute == "full":
@@ -100,11 +100,11 @@ class GridRanks:
 
     @property
     def recomputes_selectively(self) -> bool:
-        """Whether selective recomputation is anything but what fused attention does."""
+        """Whether selective recomputation differs from fused attention."""
         return self.model.attention != "fused"
 
     def _kinds(self) -> list[int]:
-        """For each layer the first that is like it."""
+        """For each layer the first identical one."""
         sizes = [layer_sizes(self.model, i) for i in range(self.model.layers)]
         first: dict[object, int] = {}
         return [first.setdefault(size, i) for i, size in enumerate(sizes)]
@@ -136,7 +136,7 @@ class GridRanks:
 
     def _selective(self, found: Sharded, costs: Sequence[LayerCost], model: GptModel, key: Degrees,
                    share: Share) -> list[LayerCost]:
-        """The times of attention of which a part runs twice, and what fused attention keeps."""
+        """The times of attention with a part recomputed, and the tensors kept by fused attention."""
         fused = model.model_copy(update={"attention": "fused"})
         keeping = self._sharded(gpt_graph(fused, key.micro_batch, dtype=self.dtype, share=share), key)
         kept = layers_of(keeping.graph, keeping.times, training=True)
@@ -148,7 +148,7 @@ class GridRanks:
 
     def _exposed(self, found: Sharded, key: Degrees, costs: Mapping[str, LayerCost]
                  ) -> Mapping[str, tuple[float, float]]:
-        """Seconds that passing keys, values and tokens adds to each layer's forward and backward."""
+        """Exposed seconds of passing keys, values and tokens in each layer's forward and backward."""
         added: dict[str, tuple[float, float]] = {}
 
         def add(layer: str, forward: float, backward: float) -> None:
@@ -169,8 +169,8 @@ class GridRanks:
         return added
 
     def _to_experts(self, size: int, key: Degrees) -> float:
-        """Seconds until ``size`` bytes of tokens, a copy for each expert, are with their experts. Where a token is sent
-        to each machine once, the machines of its experts are as many as chance has it."""
+        """Seconds to send ``size`` bytes of tokens, a copy for each expert, to their experts. If a token is sent to
+        each machine once, the number of its experts' machines is the expected value."""
         whole = self.links.network.size
         machines, rest = divmod(key.expert * key.tensor, whole)
         if key.expert_machines is None or machines < 2 or rest or whole % key.tensor:
@@ -222,7 +222,7 @@ class GridRanks:
         return RankLayer(replace(_longer(cost, ahead, back), output_bytes=output), experts, flops)
 
     def _expanded(self, built: Mapping[str, RankLayer]) -> tuple[RankLayer, ...]:
-        """Every layer, from the two that were built of each kind."""
+        """Every layer, from the two built of each kind."""
         kinds = self._kinds()
         last = {kind: max(i for i, own in enumerate(kinds) if own == kind) for kind in kinds}
         found = [built["embedding"]]
@@ -238,7 +238,7 @@ def _attending(found: Sharded, layer: str) -> list[Operator]:
 
 
 def _recomputed(layer: RankLayer) -> RankLayer:
-    """The same layer where its input alone is kept. Embedding and head are none: little would be saved."""
+    """The same layer keeping only its input. Embedding and head are excluded: little would be saved."""
     return replace(layer, cost=recomputed(layer.cost))
 
 

@@ -1,11 +1,11 @@
-"""Parameters, gradients and optimizer states of a uniform grid: what a GPU holds of them, and what dividing them sends.
+"""Parameters, gradients and optimizer states of a uniform grid: a GPU's share, and the communication of sharding them.
 
-The GPUs of ``data`` times ``context`` that hold the same layers divide optimizer states (ZeRO-1), gradients too
-(ZeRO-2), parameters too (ZeRO-3, FSDP; Rajbhandari et al., 2020); of experts those do that hold the same ones, which
-are fewer by ``expert``. Once a step gradients are summed, behind the last micro-batch's backward of each layer, and
-parameters gathered, before the first micro-batch's forward of the next step. Under ZeRO-2 gradients are summed behind
-every micro-batch, and under ZeRO-3 parameters gathered before every forward and backward: what that takes longer than
-the layer computes, by which frameworks prefetch, is time of its own.
+The GPUs of ``data`` times ``context`` with the same layers divide optimizer states (ZeRO-1), also gradients (ZeRO-2),
+also parameters (ZeRO-3, FSDP; Rajbhandari et al., 2020); for experts, the GPUs with the same ones, fewer by the factor
+``expert``. Once a step gradients are summed, after the last micro-batch's backward of each layer, and parameters
+gathered, before the first micro-batch's forward of the next step. Under ZeRO-2 gradients are summed after every
+micro-batch, and under ZeRO-3 parameters gathered before every forward and backward: the excess over the layer's
+computation, which frameworks overlap by prefetching, is exposed time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from weft.models.layers.costs import LayerCost
 
 @dataclass(frozen=True, slots=True)
 class StateBytes:
-    """Of one parameter: itself, its gradient, and its optimizer states."""
+    """Bytes of one parameter: itself, its gradient, and its optimizer states."""
 
     parameter: int
     gradient: int
@@ -28,7 +28,7 @@ class StateBytes:
 
 
 def static_of(layer: RankLayer, degrees: Degrees, size: StateBytes) -> int:
-    """Bytes that a GPU always holds of ``layer``."""
+    """Static bytes of ``layer`` on a GPU."""
     alike = degrees.data * degrees.context
     return (_held(layer.cost.parameters - layer.experts, alike, degrees.zero, size)
             + _held(layer.experts, alike // degrees.expert, degrees.zero, size))
@@ -41,8 +41,8 @@ def _held(parameters: int, alike: int, zero: int, size: StateBytes) -> int:
 
 
 def with_state(layer: RankLayer, degrees: Degrees, links: GridLinks, size: StateBytes) -> LayerCost:
-    """The layer with what ZeRO-2 and 3 send for every micro-batch, and its state: ``parameters`` are the bytes that the
-    GPU always holds of it."""
+    """The layer with the communication of ZeRO-2 and 3 for every micro-batch, and its state: ``parameters`` are its
+    static bytes."""
     cost = layer.cost
     forward, backward, more = 0.0, 0.0, 0
     if degrees.zero >= 2 and degrees.data * degrees.context > 1:
@@ -61,7 +61,7 @@ def with_state(layer: RankLayer, degrees: Degrees, links: GridLinks, size: State
 
 
 def reduced(layer: RankLayer, degrees: Degrees, links: GridLinks) -> float:
-    """Seconds until the gradients of ``layer`` are summed: each GPU has its share then, or without ZeRO all of them."""
+    """Seconds to sum the gradients of ``layer``: each GPU then has its share, or without ZeRO all of them."""
     kind = "reduce_scatter" if degrees.zero else "all_reduce"
     alike, size = degrees.data * degrees.context, degrees.collective_bytes
     dense = layer.cost.parameters - layer.experts
@@ -71,7 +71,7 @@ def reduced(layer: RankLayer, degrees: Degrees, links: GridLinks) -> float:
 
 
 def gathered(layer: RankLayer, degrees: Degrees, links: GridLinks, size: StateBytes) -> float:
-    """Seconds until every GPU has all parameters of ``layer`` that each has a share of; none without ZeRO."""
+    """Seconds to gather the parameters of ``layer`` from their shares; none without ZeRO."""
     if not degrees.zero:
         return 0.0
     alike = degrees.data * degrees.context

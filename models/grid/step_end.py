@@ -1,10 +1,10 @@
-"""What the end of a step adds to its pipeline: gradients summed, the optimizer, parameters gathered.
+"""The work after a step's pipeline: summing gradients, the optimizer, gathering parameters.
 
-As frameworks overlap them: gradients are summed in buckets beside the backward of the last micro-batch, layer by layer
-from the last one on; what does not fit there is behind it, at least the sum of the layer that is last. The optimizer
-then reads and writes its states. Parameters are gathered beside the forward of the next step's first micro-batch, at
-least the first layer's before it. A GPU down the pipeline has time for that until the ones before it have ended their
-last backwards, and have begun the next step's forwards.
+With the overlap of frameworks: gradients are summed in buckets beside the backward of the last micro-batch, layer by
+layer from the last one on; the rest follows it, at least the sum of the final layer. The optimizer then reads and
+writes its states. Parameters are gathered beside the forward of the next step's first micro-batch, at least the first
+layer's before it. A GPU down the pipeline has time for that until the earlier ones have ended their last backwards, and
+have begun the next step's forwards.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _MOVED = 4 * 4 + 3 * 4 + 2
 
 @dataclass(frozen=True, slots=True)
 class StepEnd:
-    """Seconds behind the pipeline of a step, of the GPU that has most of them; and, of that one, what gradients,
-    optimizer and parameters take beside nothing. ``rank``: its place in the pipeline."""
+    """Seconds after the pipeline of a step, for the GPU with the most of them; and the exposed time of its gradients,
+    optimizer and parameters. ``rank``: its position in the pipeline."""
 
     seconds: float
     gradients: float = 0.0
@@ -35,7 +35,7 @@ class StepEnd:
 
 
 def step_end(stages: Sequence[Sequence[RankLayer]], degrees: Degrees, links: GridLinks, size: StateBytes) -> StepEnd:
-    """The end of a step whose ``stages`` are on GPUs 0, 1 ... of a pipeline, again and again."""
+    """The end of a step whose ``stages`` are on GPUs 0, 1 ... of a pipeline, round-robin."""
     pipeline = degrees.pipeline
     found, slack = StepEnd(0.0), 0.0
     for rank in range(pipeline):
@@ -49,17 +49,17 @@ def step_end(stages: Sequence[Sequence[RankLayer]], degrees: Degrees, links: Gri
 
 
 def _own_end(layers: Sequence[RankLayer], degrees: Degrees, links: GridLinks, size: StateBytes) -> StepEnd:
-    """Of one GPU that computes on until its last backward."""
+    """Of one GPU that computes until its last backward."""
     behind = ahead = 0.0
     if degrees.zero < 2:
-        free = 0.0  # seconds until when the sums take, counted from the start of the last backward
+        free = 0.0  # end of the sums in seconds, counted from the start of the last backward
         at = 0.0
         for layer in reversed(layers):
             at += layer.cost.backward
             free = max(free, at) + reduced(layer, degrees, links)
         behind = max(0.0, free - at)
     if degrees.zero < 3:
-        have = done = 0.0  # when a layer's parameters are there, and when its forward has run
+        have = done = 0.0  # the times when a layer's parameters are available, and when its forward has run
         for layer in layers:
             have += gathered(layer, degrees, links, size)
             done = max(done, have) + layer.cost.forward
@@ -73,6 +73,6 @@ def _own_end(layers: Sequence[RankLayer], degrees: Degrees, links: GridLinks, si
 
 
 def least_end(first: RankLayer, degrees: Degrees, links: GridLinks, size: StateBytes) -> float:
-    """Seconds that no step whose first GPU has at least the layer ``first`` ends sooner behind its pipeline: the sum of
-    its gradient is last, its parameters are first, and nothing before that GPU leaves it time."""
+    """A lower bound in seconds on the work after the pipeline of a step whose first GPU has at least the layer
+    ``first``: its gradient is summed last, its parameters are gathered first, and no earlier GPU leaves it time."""
     return _own_end([first], degrees, links, size).seconds

@@ -1,4 +1,5 @@
-"""What can a device do? A name, or a table as measured, in; peaks, links, and the shares that kernels reach, out."""
+"""The capabilities of a device. A name, or a measured table, in; peaks, links, and the shares attained by kernels,
+out."""
 
 from weft.models.hardware.devices import DEVICES, DeviceError, DeviceType, kernel_class
 

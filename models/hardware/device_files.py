@@ -1,8 +1,8 @@
-"""A device as it was measured: the file ``weft.device/1`` that ``weft calibrate`` writes, and the device that it is.
+"""A measured device: the file ``weft.device/1`` written by ``weft calibrate``, and its device type.
 
 Seconds of kernels, with their operations and bytes, become rates: of matrix products by size, of memory, and the shares
-of these that other kernels reach; a launch is taken off first, where it is not hidden by what runs before. Collectives
-are used as measured, and among other numbers of ranks at the share of a message's rate that they reached.
+of these attained by other kernels; a launch is subtracted first, unless it is hidden by earlier kernels. Collectives
+are used as measured, and for other numbers of ranks at their measured share of a message's rate.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from weft.solver.io.reading import read_text
 from weft.solver.io.writing import write_atomically
 
 DEVICE_FORMAT = "weft.device/1"
-#: How the names of such files end.
+#: The endings of such files.
 TABLE_FILES = (".json", ".yaml", ".yml")
-#: Kernels that are measured beside the classes: a chain of tiny ones, and what memory carries.
+#: Kernels measured in addition to the classes: a chain of tiny ones, and a memory-bound one.
 LAUNCH, MEMORY = "launch", "memory"
 _PASSES: tuple[Pass, ...] = ("forward", "backward")
 _GROUPS = (LAUNCH, MEMORY, *get_args(KernelClass))
 _KINDS = ("all_gather", "all_reduce", "reduce_scatter", "all_to_all")
-#: No share is less: a kernel whose time is its launch says nothing of its rate.
+#: The minimum share: a launch-bound kernel is not informative about its rate.
 _LEAST = 1e-3
 
 
@@ -63,7 +63,8 @@ class CollectiveSample:
 
 @dataclass(frozen=True, slots=True)
 class MessageSample:
-    """Messages between neighbours: seconds of any, and of each byte; ``spread``: among pairs, over the median."""
+    """Messages between neighbours: fixed seconds, and seconds of each byte; ``spread``: among pairs, over the
+    median."""
 
     latency: float
     seconds_a_byte: float
@@ -73,9 +74,9 @@ class MessageSample:
 
 @dataclass(frozen=True)
 class DeviceTable:
-    """What was measured on one machine. ``memory``: bytes of each of ``ranks`` ranks. ``load``: how many processes
-    wanted to run before and after, and ``cores`` to run them on. ``hides_launches``: whether kernels are launched while
-    others run, as on a GPU."""
+    """The measurements of one machine. ``memory``: bytes of each of ``ranks`` ranks. ``load``: runnable processes
+    before and after, and available ``cores``. ``hides_launches``: whether kernels are launched while others run, as on
+    a GPU."""
 
     name: str
     torch: str
@@ -90,15 +91,15 @@ class DeviceTable:
 
     @property
     def is_busy(self) -> bool:
-        """Whether others wanted to run, too: what was measured is too long then."""
+        """Whether other processes were runnable: the measured times are then too long."""
         return self.load[0] > self.cores / 4
 
     def launch(self, which: Pass) -> float:
-        """Seconds that a kernel takes at least."""
+        """The minimum seconds of a kernel."""
         return min((k.seconds for k in self.kernels if (k.group, k.which) == (LAUNCH, which)), default=0.0)
 
     def device_type(self) -> DeviceType:
-        """The device that was measured."""
+        """The measured device."""
         products = {(which, dtype): points for which in _PASSES
                     for dtype in dict.fromkeys(k.dtype for k in self.kernels)
                     if (points := self._products(which, dtype))}
@@ -122,14 +123,14 @@ class DeviceTable:
                             if (k.group, k.which, k.dtype) == ("gemm", which, dtype)))
 
     def _working(self, kernel: KernelSample, launches: int = 1) -> float:
-        """Its seconds without those of its launches."""
+        """Its seconds without its launches."""
         if self.hides_launches:
             return kernel.seconds
         return max(kernel.seconds - launches * self.launch(kernel.which), kernel.seconds / 10)
 
     def _reaches(self, flops: Mapping[str, float], bandwidth: float) -> Iterator[tuple[tuple[Any, Any], Reach]]:
-        """Of each class and pass the largest share that one of its kernels reached; a pass that was not measured is
-        like the other."""
+        """For each class and pass the largest share attained by one of its kernels; an unmeasured pass equals the
+        other."""
         for group in get_args(KernelClass):
             for which in _PASSES:
                 of_group = [k for k in self.kernels if k.group == group and k.dtype in flops]
@@ -160,7 +161,7 @@ class DeviceTable:
 
 
 def _ring_share(points: tuple[tuple[int, float], ...], kind: str, ranks: int, link: float) -> float:
-    """The share of ``link`` that a ring of the largest size reached."""
+    """The share of ``link`` attained by a ring of the largest size."""
     size, seconds = points[-1]
     parts = (ranks - 1) * (2 if kind == "all_reduce" else 1)
     return parts * (size if kind == "all_gather" else size / ranks) / seconds / link

@@ -1,4 +1,4 @@
-"""What is known of a type of device: peaks, links, and the shares of them that kernels and collectives reach."""
+"""A type of device: peaks, links, and the shares of them attained by kernels and collectives."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Literal, TypeAlias
 
 
 class DeviceError(ValueError):
-    """What a device cannot do, in one sentence."""
+    """An unsupported request of a device, in one sentence."""
 
 
-#: Kinds of kernels that reach a like share of a device's peaks.
+#: Kinds of kernels that attain a similar share of a device's peaks.
 KernelClass: TypeAlias = Literal["gemm", "bmm", "attention", "convolution", "pointwise", "norm", "softmax", "embedding",
                                  "loss"]
 Pass: TypeAlias = Literal["forward", "backward"]
@@ -22,7 +22,7 @@ _KINDS: Mapping[str, KernelClass] = {
     "linear": "gemm", "expert_linear": "gemm", "matmul": "bmm", "attention": "attention", "convolution": "convolution",
     "layer_norm": "norm", "rms_norm": "norm", "batch_norm": "norm", "softmax": "softmax", "embedding": "embedding",
     "embedding_bag": "embedding", "relative_bias": "embedding", "cross_entropy": "loss",
-    # what PyTorch calls them
+    # PyTorch's names
     "mm": "gemm", "addmm": "gemm", "bmm": "bmm", "baddbmm": "bmm", "einsum": "bmm", "conv1d": "convolution",
     "conv2d": "convolution", "conv3d": "convolution", "scaled_dot_product_attention": "attention", "group_norm": "norm",
     "instance_norm": "norm", "log_softmax": "softmax", "cross_entropy_loss": "loss", "nll_loss": "loss",
@@ -30,13 +30,13 @@ _KINDS: Mapping[str, KernelClass] = {
 
 
 def kernel_class(kind: str) -> KernelClass:
-    """The class of an operator of ``kind``; what is not known moves bytes, element by element."""
+    """The class of an operator of ``kind``; unknown kinds count as pointwise."""
     return _KINDS.get(kind, "pointwise")
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Shares of the peak compute rate and of the memory bandwidth that a class of kernels reaches, each in (0, 1]."""
+    """Shares of the peak compute rate and of the memory bandwidth attained by a class of kernels, each in (0, 1]."""
 
     compute: float
     memory: float
@@ -46,17 +46,16 @@ class Reach:
 class DeviceType:
     """One type of device.
 
-    ``memory``: bytes that CUDA reports (of the CPU an assumption). ``flops``: operations a second by dtype, matrix
-    products (tensor cores where there are some). ``vector_flops``: of element-wise kernels. ``bandwidth``: bytes a
-    second of its memory. ``link`` and ``link_latency``: bytes a second of
-    one direction to a neighbour in the same machine, and seconds a message; ``network`` likewise to another machine.
-    ``launch``: seconds that an operator takes at least, by pass; ``hides_launches``: whether it is launched while
-    others run, so that a longer one takes no longer by it. ``reach``: by class and pass. ``origin``: where the
-    shares come from, a sentence. ``rings``: the share of ``link`` that collectives reach, by kind and number of devices
-    (of others, the next smaller's); empty where they are as among V100s
-    (:data:`weft.models.layers.collectives.REACHED`). As measured, where it was: ``collectives``, bytes and seconds by
-    kind and number of devices in a machine; ``products``, operations and operations a second of matrix products by pass
-    and dtype; both by rising size.
+    ``memory``: bytes reported by CUDA (for the CPU an assumption). ``flops``: operations a second of matrix products by
+    dtype (on tensor cores if available). ``vector_flops``: of element-wise kernels. ``bandwidth``: bytes a second of
+    its memory. ``link`` and ``link_latency``: bytes a second of one direction to a neighbour in the same machine, and
+    seconds a message; ``network`` likewise to another machine. ``launch``: minimum seconds of an operator, by pass;
+    ``hides_launches``: whether operators are launched while others run, so that longer ones hide it. ``reach``: by
+    class and pass. ``origin``: the origin of the shares, a sentence. ``rings``: the share of ``link`` attained by
+    collectives, by kind and number of devices (for others, the next smaller's); empty if equal to V100s
+    (:data:`weft.models.layers.collectives.REACHED`). Measured, if available: ``collectives``, bytes and seconds by kind
+    and number of devices in a machine; ``products``, operations and operations a second of matrix products by pass and
+    dtype; both by rising size.
     """
 
     name: str
@@ -77,9 +76,10 @@ class DeviceType:
     hides_launches: bool = False
 
     def peak(self, dtype: str) -> float:
-        """Operations a second of matrix products in ``dtype``; those of element-wise kernels for what is no fraction.
+        """Operations a second of matrix products in ``dtype``; those of element-wise kernels for types other than
+        floating-point.
 
-        Raises :class:`DeviceError` for a type of fewer than 16 bits that the device has no units for.
+        Raises :class:`DeviceError` for a type of fewer than 16 bits not supported by the device.
         """
         if dtype not in self.flops and dtype.startswith("float8"):
             raise DeviceError(f"{self.name} does not compute in {dtype}, only in {', '.join(self.flops)}; take one of "
@@ -87,8 +87,8 @@ class DeviceType:
         return self.flops.get(dtype, self.vector_flops)
 
     def product_rate(self, flops: float, dtype: str, which: Pass) -> float | None:
-        """Operations a second of a matrix product of so many, as measured, with straight lines between the logarithms
-        of sizes; ``None`` where none was measured."""
+        """Measured operations a second of a matrix product of this size, interpolated linearly in the logarithm of
+        sizes; ``None`` if none was measured."""
         points = self.products.get((which, dtype)) or self.products.get(("forward", dtype))
         if not points:
             return None

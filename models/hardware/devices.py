@@ -1,13 +1,13 @@
-"""Devices by name: what they can do at most, and what share of it kernels reach.
+"""Devices by name: their peaks, and the shares attained by kernels.
 
 *Peaks* are the vendors', with the data sheet beside each device: dense tensor-core rates, memory bandwidth, NVLink
 bandwidth of one direction. *Reached shares* (:class:`Reach`) are fitted to measured operators by
 ``experiments/models/roofline.py``: V100's on Aceso's profile of T5-770M, judged on that of GPT-1.3B. The other GPUs
-have no profile here, so theirs are V100's, with the matrix products of H100 and H200 held to two thirds of the peak at
-most (which grew eight-fold, memory bandwidth four-fold), those of B200 to what one published step takes. That is a
-model, not a measurement; ``experiments/models/grids.py`` compares its steps with published ones, ``weft.estimate`` says
-where shares are borrowed. ``v100`` and ``a100`` are the larger ones, of 32 and 80 GB. *Memory* is what CUDA reports as
-a device's total, rounded down: less than the data sheet's, as the driver and error correction keep some (PyTorch's
+have no profile here, so theirs are V100's, with the matrix products of H100 and H200 limited to two thirds of the peak
+(which grew eight-fold, memory bandwidth four-fold), those of B200 by one published step. That is a model, not a
+measurement; ``experiments/models/grids.py`` compares its steps with published ones, ``weft.estimate`` states where
+shares are borrowed. ``v100`` and ``a100`` are the larger ones, of 32 and 80 GB. *Memory* is a device's total as
+reported by CUDA, rounded down: less than the data sheet's, as the driver and error correction use some (PyTorch's
 messages say 15.77, 31.74, 39.39 to 39.59, 79.10 to 79.25, 139.72 to 139.81 and 178.35 GiB).
 """
 
@@ -25,8 +25,8 @@ __all__ = ["DEVICES", "DeviceError", "DeviceType", "KernelClass", "Pass", "Reach
 GIB = 1024**3
 
 #: Fitted by experiments/models/roofline.py on T5-770M, micro-batches of 1, 2, 4 and 8
-#: (experiments/results/roofline.json), but for fused attention and convolutions, which the profiles do not have: those
-#: are assumed.
+#: (experiments/results/roofline.json), except for fused attention and convolutions, which the profiles lack: those are
+#: assumed.
 _V100_REACH: Mapping[tuple[KernelClass, Pass], Reach] = {
     ("gemm", "forward"): Reach(0.6824, 0.2104), ("gemm", "backward"): Reach(0.7983, 0.3503),
     ("bmm", "forward"): Reach(0.2662, 0.7676), ("bmm", "backward"): Reach(0.2995, 1.0),
@@ -45,9 +45,9 @@ def _fp8(rate: float) -> Mapping[str, float]:
 
 
 def _behind_switches(reduced: float, others: float, to_all: float) -> Mapping[str, Mapping[int, float]]:
-    """Shares of NVLink's bandwidth of one direction that collectives reach where each GPU has all of its links to
-    switches, so that it does not matter how many take part: an all-reduce of all 8, which the switches may add up;
-    rings; an all-to-all."""
+    """Shares of NVLink's bandwidth of one direction attained by collectives if each GPU has all of its links to
+    switches, independent of the number of participants: an all-reduce of all 8, which the switches may sum; rings; an
+    all-to-all."""
     return {"all_reduce": {2: others, 8: reduced}, "all_gather": {2: others}, "reduce_scatter": {2: others},
             "all_to_all": {2: to_all}}
 
@@ -56,7 +56,7 @@ def _gib(amount: float) -> int:
     return round(amount * GIB)
 
 
-#: Fitted with the reached shares, host included. Of the others: what PyTorch takes on current hosts, 5 to 10 us, the
+#: Fitted with the attained shares, host included. For the others: PyTorch's time on current hosts, 5 to 10 us, the
 #: longer of these.
 _V100_LAUNCH: Mapping[Pass, float] = {"forward": 36e-6, "backward": 60e-6}
 _LAUNCH: Mapping[Pass, float] = {"forward": 10e-6, "backward": 10e-6}
@@ -100,8 +100,8 @@ _H100 = DeviceType(
 
 
 class _Devices(dict[str, DeviceType]):
-    """Devices by name. The path of a table that ``weft calibrate`` wrote is a name, too: the file is read when it is
-    first asked for, and kept. Raises :class:`DeviceError` for a file that is no such table."""
+    """Devices by name. The path of a table written by ``weft calibrate`` is a name, too: the file is read on first use,
+    and cached. Raises :class:`DeviceError` for an invalid table."""
 
     def __missing__(self, name: str) -> DeviceType:
         if not name.endswith(TABLE_FILES):

@@ -1,9 +1,9 @@
-"""The GPUs of a spec: their memory, and how long a tensor travels between two of them.
+"""The GPUs of a spec: their memory, and the transfer time of a tensor between two of them.
 
-GPUs stand in tiers, one inside the other: machines, then perhaps rails and racks (:class:`Tier`). The smallest tier
-that holds two GPUs joins them, so pairs that meet in the same tier are alike, but where the spec lists GPUs of several
-kinds: there each has the links of its device, and the slower end of a pair sets the pace. A transfer takes its time
-beside the computation (it is a lag, it occupies no GPU). Collectives are in :mod:`weft.models.layers.collectives`.
+GPUs are in nested tiers: machines, then perhaps rails and racks (:class:`Tier`). Two GPUs are connected by the smallest
+tier that contains both, so pairs in the same tier are alike, unless the spec lists GPUs of several kinds: then each has
+the links of its device, and the slower end of a pair determines the time. A transfer runs beside the computation (it is
+a lag, it occupies no GPU). Collectives are in :mod:`weft.models.layers.collectives`.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from weft.models.hardware.devices import DEVICES
 from weft.models.spec.cluster import Cluster
 from weft.models.times.profiles import load_p2p_curve
 
-#: Names a spec may give under ``cluster.links``, and the measured curve of each.
+#: Names allowed under ``cluster.links``, and the measured curve of each.
 _CURVES = {"nvlink-v100": "p2p_intra_node.csv", "network-v100": "p2p_inter_node.csv"}
 
-#: A tier that holds any number of GPUs.
+#: The size of a tier with any number of GPUs.
 _ALL = 1 << 30
 
 
 class GpuLink(Protocol):
-    """What joins two GPUs."""
+    """The link between two GPUs."""
 
     def seconds(self, size: int) -> float:
-        """Time that a tensor of ``size`` bytes travels, a multiple of 1 ns."""
+        """Transfer time of a tensor of ``size`` bytes, a multiple of 1 ns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class AffineLink:
     bandwidth: float
 
     def seconds(self, size: int) -> float:
-        """``latency + size / bandwidth``; nothing to send takes no time."""
+        """``latency + size / bandwidth``; 0 for nothing to send."""
         return round(self.latency + size / self.bandwidth, 9) if size else 0.0
 
 
@@ -50,14 +50,14 @@ class AffineLink:
 class MeasuredLink:
     """Measured ``(bytes, seconds)`` points by rising size, with straight lines between and beyond them.
 
-    Below the first point, the line through the first two says the latency; above the last, time grows at the last
+    Below the first point, the line through the first two determines the latency; above the last, time grows at the last
     point's bandwidth.
     """
 
     points: Sequence[tuple[int, float]]
 
     def seconds(self, size: int) -> float:
-        """Interpolated time; nothing to send takes no time."""
+        """Interpolated time; 0 for nothing to send."""
         if not size:
             return 0.0
         last_size, last_time = self.points[-1]
@@ -81,10 +81,11 @@ class SlowestLink:
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """``size`` GPUs in a row, from a multiple of it on, and what joins those of them that no smaller tier holds.
+    """``size`` consecutive GPUs, starting at a multiple of it, and the link between those of them that share no smaller
+    tier.
 
-    ``sharing``: so many GPUs share the ``link`` when they send at once: 8 where eight GPUs have one network card, 2
-    where a switch has half the uplinks that it would need (oversubscription), 1 where each has a link of its own.
+    ``sharing``: the number of GPUs that share the ``link`` when they send at once: 8 if eight GPUs have one network
+    card, 2 if a switch has half the uplinks that it would need (oversubscription), 1 if each has its own link.
     """
 
     size: int
@@ -99,11 +100,12 @@ class Tier:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What joins the GPUs: ``tiers`` from the innermost, each so large as some of those before it; the last joins all.
+    """The links between the GPUs: ``tiers`` from the innermost, each a multiple of the previous one; the last contains
+    all.
 
-    ``own``: where GPUs have links of different kinds, those of each in its machine and to another one; the slower of
-    the two ends sets the pace. The tiers' links are the slowest of all then. ``stated``: whether a spec gives each
-    tier its rate, which is that of its collectives too; else collectives in a machine are as known of the device.
+    ``own``: if GPUs have links of different kinds, those of each in its machine and to another one; the slower of the
+    two ends determines the time. The tiers' links are then the slowest of all. ``stated``: whether a spec gives each
+    tier's rate, which then also applies to its collectives; else collectives in a machine are those of the device.
     """
 
     tiers: tuple[Tier, ...]
@@ -112,45 +114,45 @@ class Network:
 
     @property
     def near(self) -> GpuLink:
-        """What joins GPUs of one machine."""
+        """The link between GPUs of one machine."""
         return self.tiers[0].link
 
     @property
     def far(self) -> GpuLink:
-        """What joins GPUs that only the last tier holds together."""
+        """The link between GPUs that share only the last tier."""
         return self.tiers[-1].link
 
     @property
     def size(self) -> int:
-        """GPUs in one machine, the innermost tier: GPU g stands in machine g // size."""
+        """GPUs in one machine, the innermost tier: GPU g is in machine g // size."""
         return self.tiers[0].size
 
     def is_filled_by(self, degree: int) -> bool:
-        """Whether groups of ``degree`` GPUs side by side fill tiers evenly, so that none lies across two by halves."""
+        """Whether groups of ``degree`` consecutive GPUs fill tiers evenly, so that none is split over two partially."""
         return all(tier.size % degree == 0 or degree % tier.size == 0 for tier in self.tiers[:-1])
 
     def tier(self, gpus: Iterable[int]) -> int:
-        """The index of the smallest tier that holds all ``gpus``: the slowest that messages among them cross."""
+        """The index of the smallest tier that contains all ``gpus``: the slowest that messages among them cross."""
         found = set(gpus)
         return next((index for index, tier in enumerate(self.tiers[:-1])
                      if len({gpu // tier.size for gpu in found}) == 1), len(self.tiers) - 1)
 
     def levels(self, group: Sequence[int]) -> tuple[tuple[Tier, int], ...]:
-        """The tiers that ``group`` crosses, from the innermost: how many of its members (parts that the tier before
-        holds) one part of this tier joins, 2 or more.
+        """The tiers that ``group`` crosses, from the innermost: the number of its members (parts of the previous tier)
+        in one part of this tier, 2 or more.
 
-        A group that does not stand in parts of equal number counts as one GPU a part: all of them in the slowest tier.
+        A group with unequal parts counts as one GPU a part: all of them in the slowest tier.
         """
         key = group if isinstance(group, range) else tuple(group)
         return tuple((self.tiers[index], count)
                      for index, count in _levels(tuple(tier.size for tier in self.tiers[:-1]), key))
 
     def seconds(self, amount: int, source: Sequence[int], target: Sequence[int]) -> float:
-        """Time until every GPU of ``target`` has a tensor of ``amount`` bytes that lies whole on all of ``source``.
+        """Time until every GPU of ``target`` has a tensor of ``amount`` bytes that is whole on all of ``source``.
 
-        Each GPU of the source sends to one of the target. A larger target shares it out: it is sent in parts that
-        the receivers pass on to each other, which takes the time of the tensor once more. What is there already takes
-        no time; the slowest tier that any two of the GPUs cross sets the pace.
+        Each GPU of the source sends to one of the target. For a larger target it is sent in parts that the receivers
+        pass on to each other, which takes the time of the tensor once more. GPUs that already have it take no time; the
+        slowest tier between any two of the GPUs determines the time.
         """
         if not amount or set(target) <= set(source):
             return 0.0
@@ -163,7 +165,7 @@ class Network:
 
 
 def two_tiers(near: GpuLink, far: GpuLink, size: int, own: tuple[tuple[GpuLink, GpuLink], ...] = ()) -> Network:
-    """Machines of ``size`` GPUs, joined by ``near`` inside and ``far`` between them."""
+    """Machines of ``size`` GPUs, connected by ``near`` inside and ``far`` between them."""
     return Network((Tier(size, near, name="machine"), Tier(_ALL, far, name="network")), own)
 
 
@@ -186,7 +188,7 @@ def _levels(sizes: tuple[int, ...], group: Sequence[int]) -> tuple[tuple[int, in
 
 @dataclass(frozen=True, slots=True)
 class ClusterModel:
-    """``memory``: bytes of each GPU. ``reserve``: bytes of each that are the framework's. ``network``: between them."""
+    """``memory``: bytes of each GPU. ``reserve``: bytes of each for the framework. ``network``: between them."""
 
     memory: tuple[int, ...]
     reserve: int
@@ -205,7 +207,7 @@ def model_cluster(cluster: Cluster) -> ClusterModel:
 
 
 def _stated(cluster: Cluster) -> Network:
-    """The tiers that a spec lists, but for those that all GPUs fit into twice over."""
+    """The tiers listed in a spec, without those more than large enough for all GPUs."""
     device = DEVICES[cluster.devices[0]] if cluster.devices[0] else None
     tiers: list[Tier] = []
     for k, tier in enumerate(cluster.tiers or ()):
@@ -220,7 +222,7 @@ def _stated(cluster: Cluster) -> Network:
 
 
 def _flat(cluster: Cluster) -> Network:
-    """One bandwidth in machines, another between them."""
+    """One bandwidth within machines, another between them."""
     pairs = {device: _links(cluster, device) for device in dict.fromkeys(cluster.devices)}
     size = cluster.per_machine
     if cluster.machines == 1 and len(set(pairs.values())) == 1:
@@ -232,13 +234,13 @@ def _flat(cluster: Cluster) -> Network:
 
 
 def _links(cluster: Cluster, device: str | None) -> tuple[GpuLink, GpuLink]:
-    """What joins GPUs that are each a ``device``, in one machine and in two."""
+    """The links between GPUs of type ``device``, within a machine and between two."""
     near = _near(cluster, device)
     return near, near if cluster.machines == 1 else _far(cluster, device)
 
 
 def _near(cluster: Cluster, name: str | None) -> GpuLink:
-    """The link of two GPUs of one machine; a single GPU may have none: it sends nothing."""
+    """The link of two GPUs of one machine; a single GPU may have none, as it sends nothing."""
     if cluster.links is not None:
         return MeasuredLink(load_p2p_curve(_CURVES[cluster.links]))
     if cluster.bandwidth is not None:

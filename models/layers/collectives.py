@@ -1,14 +1,14 @@
-"""How long collectives take among GPUs of one machine or of several: measured where they were, else modelled.
+"""Times of collectives among GPUs of one or several machines: measured if available, else modelled.
 
-:func:`group_time` prices one of any group of GPUs, :func:`collective_time` of so many side by side. *Measured*: NCCL
-among 2, 4 and 8 V100s of one machine, from Aceso's artifact (``data/aceso``), with straight lines
-between the sizes and, beyond the last, its bandwidth. *Modelled*: the ring algorithm (Patarasuk and Yuan, 2009) in each
-tier: n members pass n - 1 parts of the tensor around (an all-reduce twice), all at once, at the share of the links'
-peak that V100s reach in the measured curves (:data:`REACHED`), or network cards (:data:`NETWORK_REACHED`), after one
-latency. That other devices reach the same share is an assumption.
+:func:`group_time` prices a collective of any group of GPUs, :func:`collective_time` of consecutive ones. *Measured*:
+NCCL among 2, 4 and 8 V100s of one machine, from Aceso's artifact (``data/aceso``), with straight lines between the
+sizes and, beyond the last, its bandwidth. *Modelled*: the ring algorithm (Patarasuk and Yuan, 2009) in each tier: n
+members pass n - 1 parts of the tensor around (an all-reduce twice), concurrently, at the share of the links' peak
+attained by V100s in the measured curves (:data:`REACHED`), or by network cards (:data:`NETWORK_REACHED`), after one
+latency. The same share on other devices is an assumption.
 
-The ``size`` of a collective is what each device holds before it: its part for an all-gather, all of its tensor for the
-others; bytes.
+The ``size`` of a collective is the bytes on each device before it: its part for an all-gather, all of its tensor for
+the others.
 """
 
 from __future__ import annotations
@@ -28,24 +28,25 @@ from weft.models.times.operator_times import Origin
 
 Collective: TypeAlias = Literal["all_gather", "all_reduce", "reduce_scatter", "all_to_all"]
 
-#: The share of NVLink's bandwidth of one direction that rings of 2, 4 and 8 devices reach (two of a V100's neighbours
-#: are joined by a part of its links only): medians over the measured curves from 16 MiB on, by
+#: The share of NVLink's bandwidth of one direction attained by rings of 2, 4 and 8 devices (two of a V100's neighbours
+#: are connected by only a part of its links): medians over the measured curves from 16 MiB on, by
 #: ``experiments/models/collectives.py``. Rings of other sizes: the next smaller's.
 REACHED: Mapping[Collective, Mapping[int, float]] = {
     "all_gather": {2: 0.15, 4: 0.31, 8: 0.41}, "all_reduce": {2: 0.26, 4: 0.51, 8: 0.84},
     "reduce_scatter": {2: 0.15, 4: 0.3, 8: 0.4}, "all_to_all": {2: 0.12, 4: 0.21, 8: 0.25}}
 
-#: The share of network cards' bandwidth that NCCL's rings reach: 91 of 100 GB/s among 16 A100 of two machines with four
-#: cards each (github.com/NVIDIA/nccl-tests, issue 100), 86 of 100 (issue 175), 24 of 25 over one (nccl, issue 1048).
+#: The share of network cards' bandwidth attained by NCCL's rings: 91 of 100 GB/s among 16 A100 of two machines with
+#: four cards each (github.com/NVIDIA/nccl-tests, issue 100), 86 of 100 (issue 175), 24 of 25 over one (nccl, issue
+#: 1048).
 NETWORK_REACHED = 0.9
 
 _MIB = 1024**2
-_FAILED = 1e6  # milliseconds that the artifact writes for sizes it could not run
+_FAILED = 1e6  # milliseconds recorded in the artifact for sizes that it could not run
 
 
 @dataclass(frozen=True, slots=True)
 class CollectiveTime:
-    """Seconds, and where they come from."""
+    """Seconds, and their origin."""
 
     seconds: float
     origin: Origin
@@ -55,23 +56,23 @@ def group_time(kind: Collective, size: int, group: Sequence[int], network: Netwo
                device: DeviceType | None = None) -> CollectiveTime:
     """The time of one collective of ``size`` bytes on each GPU of ``group``, GPUs in the order of the cluster.
 
-    ``group`` is any of them: ``range(8)`` are eight beside each other, ``range(0, 64, 8)`` eight at a stride of 8, as
-    data parallelism has them across machines; only at which tiers of ``network`` they meet counts. Other groups alike
-    are at it at once: a tier's link is shared by as many as it is said to be. ``device``: whose shares of the links'
-    rates are reached, and whose measured collectives hold; ``None``: links are used at their full rate.
+    ``group`` is any of them: ``range(8)`` are eight consecutive ones, ``range(0, 64, 8)`` eight at a stride of 8, as
+    for data parallelism across machines; only the tiers of ``network`` that they share matter. Other groups of the same
+    kind run concurrently: a tier's link is shared by its stated number of GPUs. ``device``: the device whose attained
+    shares of the links' rates, and measured collectives, apply; ``None``: links are used at their full rate.
 
-    Across tiers a collective is one of each tier after another (BlueConnect: Cho, Finkler, Serrano, Kung and Hunter,
+    Across tiers a collective runs in each tier in sequence (BlueConnect: Cho, Finkler, Serrano, Kung and Hunter,
     MLSys 2019; NCCL's rings over one network card a GPU move as much). With n_i members in the rings of tier i and S
     bytes on each GPU before:
 
-    - reduce-scatter: from the innermost tier out, each passes on (n_i - 1) / n_i of what the ones inside it left, S /
+    - reduce-scatter: from the innermost tier out, each passes on (n_i - 1) / n_i of the inner tiers' result, S /
       (n_0 ... n_(i - 1));
-    - all-gather: the same the other way round: (n_i - 1) parts of S n_(i + 1) n_(i + 2) ... bytes;
-    - all-reduce: a reduce-scatter inside, an all-reduce of what is left in the outermost tier, an all-gather inside;
+    - all-gather: the same in reverse: (n_i - 1) parts of S n_(i + 1) n_(i + 2) ... bytes;
+    - all-reduce: a reduce-scatter inside, an all-reduce of the rest in the outermost tier, an all-gather inside;
     - all-to-all: (n_i - 1) / n_i of S in every tier.
 
-    Each tier takes the link's latency once and these bytes at its rate. A group that does not stand in parts of equal
-    number is one ring over the slowest tier that it crosses. Raises ``ValueError`` for no GPUs or negative sizes.
+    Each tier takes the link's latency once and these bytes at its rate. A group with unequal parts is one ring over the
+    slowest tier that it crosses. Raises ``ValueError`` for no GPUs or negative sizes.
     """
     if size < 0 or not group:
         raise ValueError(f"{size} bytes on {len(group)} devices: there must be one, and the size not be negative")
@@ -122,7 +123,7 @@ class _TierPrices:
 
 def collective_time(kind: Collective, size: int, devices: int, device: DeviceType, *,
                     machines: int = 1) -> CollectiveTime:
-    """:func:`group_time` of ``devices`` that stand in ``machines`` of equal number, joined as ``device`` is; a multiple
+    """:func:`group_time` of ``devices`` in ``machines`` of equal size, with the links of ``device``; a multiple
     of 1 ns.
 
     Raises ``ValueError`` if the machines do not divide the devices.
@@ -135,13 +136,13 @@ def collective_time(kind: Collective, size: int, devices: int, device: DeviceTyp
 
 
 def network_of(device: DeviceType, per_machine: int) -> Network:
-    """Machines of ``per_machine`` devices of a kind, joined as such are."""
+    """Machines of ``per_machine`` devices of a kind, with its links."""
     return two_tiers(AffineLink(device.link_latency, device.link),
                      AffineLink(device.network_latency, device.network), per_machine)
 
 
 def _measured(kind: Collective, size: float, devices: int, device: DeviceType) -> CollectiveTime | None:
-    """As measured among so many of one machine."""
+    """The measured time among this many of one machine."""
     points, whole = device.collectives.get((kind, devices), ()), math.ceil(size)
     if device.name.startswith("v100") and devices in (2, 4, 8):
         points = measured_curve(kind, devices)
@@ -154,13 +155,13 @@ def _measured(kind: Collective, size: float, devices: int, device: DeviceType) -
 
 
 def _ring(kind: Collective, size: float, devices: int) -> tuple[int, float]:
-    """How many parts each device passes on, one after another, and the bytes of one."""
+    """The number of parts that each device passes on in sequence, and the bytes of one."""
     return (devices - 1) * (2 if kind == "all_reduce" else 1), size if kind == "all_gather" else size / devices
 
 
 def ring_seconds(kind: Collective, size: float, devices: int, bandwidth: float, latency: float,
                  reached: float) -> float:
-    """The ring algorithm's time over links of ``bandwidth`` bytes a second, of which ``reached`` is used."""
+    """The ring algorithm's time over links of ``bandwidth`` bytes a second, of which the share ``reached`` is used."""
     parts, part = _ring(kind, size, devices)
     return latency + parts * part / (bandwidth * reached)
 
@@ -176,7 +177,7 @@ def point_to_point(size: int, device: DeviceType, *, between_machines: bool = Fa
 
 @cache
 def measured_curve(kind: Collective, devices: int) -> tuple[tuple[int, float], ...]:
-    """``(bytes, seconds)`` among 2, 4 or 8 V100s, by rising size; never falling, as noise would have it."""
+    """``(bytes, seconds)`` among 2, 4 or 8 V100s, by rising size; made monotone against noise."""
     file = resources.files("weft.models") / "data" / "aceso" / f"prim_gpt_1_3B_{kind}_{devices}gpus.csv"
     rows = [(float(size), float(time)) for size, time in list(csv.reader(io.StringIO(file.read_text())))[1:]]
     points: list[tuple[int, float]] = []

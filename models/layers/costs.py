@@ -1,7 +1,7 @@
-"""What one layer costs for one micro-batch.
+"""The costs of one layer for one micro-batch.
 
 Times are seconds in multiples of 1 ns, sizes are bytes. A family's layers come from :mod:`weft.models.zoo`; listed
-layers cost what the spec says (:func:`explicit_layers`).
+layers have the spec's costs (:func:`explicit_layers`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from weft.models.spec.model_sections import ExplicitModel, LayerSpec
 from weft.models.spec.quantities import LONGEST
 from weft.models.spec.spec import SpecError
 
-#: Bytes of a parameter with its gradient and optimizer state, at most (a spec's own limits).
+#: Maximum bytes of a parameter with its gradient and optimizer state (a spec's own limits).
 _STATE = 96
 
 
@@ -23,41 +23,43 @@ _STATE = 96
 class LayerCost:
     """One layer, one micro-batch.
 
-    The executor these costs are for frees at the input gradient what only it needed, and keeps until the weight
-    gradient the inputs of linear layers and the gradients of their outputs.
+    The executor assumed by these costs frees tensors needed only by the input gradient after it, and keeps the inputs
+    of linear layers and the gradients of their outputs until the weight gradient.
     """
 
     name: str
     forward: float
     #: The whole backward; 0 in inference.
     backward: float
-    #: The two parts of the backward, ``None`` where they are not known; to 1 ns they add up to it.
+    #: The two parts of the backward, ``None`` if unknown; they add up to it within 1 ns.
     input_grad: float | None
     weight_grad: float | None
     parameters: int
     weights_bytes: int
-    #: Kept from the forward for the backward: the layer's input and what it saves, not its output (the next layer's).
+    #: Kept from the forward for the backward: the layer's input and its saved tensors, not its output (the next
+    #: layer's).
     activation_bytes: int
     #: Kept between input gradient and weight gradient.
     weight_grad_bytes: int
     output_bytes: int
-    #: Needed beyond what is kept, only while a block of this layer runs.
+    #: Needed beyond kept tensors, only while a block of this layer runs.
     workspace_forward: int = 0
     workspace_backward: int = 0
     workspace_weight_grad: int = 0
-    #: The layer's input: what recomputation keeps.
+    #: The layer's input, kept by recomputation.
     input_bytes: int = 0
     #: Needed while a forward runs that keeps nothing (inference, recomputation), the input included.
     working_set: int = 0
-    #: Of ``activation_bytes``, what other layers keep too: names and bytes. A stage with several of them has it once.
+    #: Of ``activation_bytes``, tensors also kept by other layers: names and bytes. A stage with several of them has
+    #: each once.
     shared_activations: tuple[tuple[str, int], ...] = ()
-    #: Of ``input_bytes``, what other layers read too: names and bytes.
+    #: Of ``input_bytes``, tensors also read by other layers: names and bytes.
     shared_inputs: tuple[tuple[str, int], ...] = ()
-    #: Of ``parameters``, what other layers hold too: names and numbers. A stage with several of them has it once.
+    #: Of ``parameters``, those shared with other layers: names and numbers. A stage with several of them has each once.
     shared_parameters: tuple[tuple[str, int], ...] = ()
-    #: Of ``parameters``, what is tied to other layers' but held as a copy: names and numbers.
+    #: Of ``parameters``, copies tied to other layers' parameters: names and numbers.
     copied_parameters: tuple[tuple[str, int], ...] = ()
-    #: Gradients that are held through the step although others are not: names and bytes. A stage has each once.
+    #: Gradients kept through the step while others are not: names and bytes. A stage has each once.
     held_gradients: tuple[tuple[str, int], ...] = ()
 
     @property
@@ -67,8 +69,8 @@ class LayerCost:
 
 
 def require_possible(layers: Sequence[LayerCost], where: str) -> None:
-    """Refuse layers that no cluster could hold or run (:class:`~weft.models.spec.spec.SpecError`): sizes that fit one
-    by one can be beyond all measure together."""
+    """Refuse layers that no cluster could hold or run (:class:`~weft.models.spec.spec.SpecError`): sizes that are
+    acceptable individually can be excessive together."""
     for what, sizes in (
             ("parameters", [layer.parameters * _STATE for layer in layers]),
             ("activations and workspace", [
@@ -86,7 +88,7 @@ def require_possible(layers: Sequence[LayerCost], where: str) -> None:
 
 
 def recomputed(layer: LayerCost) -> LayerCost:
-    """The same layer where only its input is kept and its backward (its input gradient) runs the forward again."""
+    """The same layer keeping only its input, with the forward recomputed in its backward (its input gradient)."""
     return replace(
         layer,
         backward=round(layer.backward + layer.forward, 9),
@@ -102,8 +104,8 @@ def recomputed(layer: LayerCost) -> LayerCost:
 def accumulated(layer: LayerCost, gradient_bytes: int) -> LayerCost:
     """The same layer under AdamA, which frees each gradient as soon as it is complete.
 
-    While a block computes gradients, those of one layer live at once at most, beside what autograd needs. A tied
-    parameter's gradient is complete when all its layers have run, so it is held through the step. (See
+    While a block computes gradients, at most those of one layer exist at once, beside autograd's tensors. A tied
+    parameter's gradient is complete when all its layers have run, so it is kept through the step. (See
     ``runtime/train/accumulation.py``.)
     """
     if not layer.backward:
@@ -119,9 +121,9 @@ def accumulated(layer: LayerCost, gradient_bytes: int) -> LayerCost:
 
 
 def explicit_layers(model: ExplicitModel, parameter_bytes: int, *, training: bool, recompute: bool) -> list[LayerCost]:
-    """The layers a spec lists, repeats written out.
+    """The layers listed in a spec, with repeats expanded.
 
-    A layer's input is the output of the one before (0 bytes for the first); with ``recompute`` every layer keeps that.
+    A layer's input is the previous one's output (0 bytes for the first); with ``recompute`` every layer keeps that.
     """
     layers: list[LayerCost] = []
     for entry in model.layers:

@@ -1,12 +1,13 @@
-"""From an operator graph to layers in a row, with their costs: what the splitters of chains work on.
+"""Conversion of an operator graph to a chain of layers with their costs, the input of the splitters.
 
-Operators of one ``layer`` stay together, in the order in which the graph lists them. A model that is no chain is
-*linearised*: its layers run one after another, and a tensor that a later layer reads travels through all stages
-in between (:func:`is_chain` says whether none does). That is what a pipeline of a chain of stages does; stages
-that run beside each other are for a placement of the graph itself.
+Operators of one ``layer`` stay together, in the order in which the graph lists them. A model that is not a chain is
+*linearised*: its layers run one after another, and a tensor read by a later layer passes through all stages in between
+(:func:`is_chain` says whether there is none). That is a pipeline with a chain of stages; parallel stages require a
+placement of the graph itself.
 
-Memory is counted by storage. What several layers keep (an encoder's output) or hold (a tied table) is listed in
-``LayerCost.shared_activations`` and ``shared_parameters``, so that a stage with several of them counts it once.
+Memory is counted by storage. Tensors kept by several layers (an encoder's output) and shared parameters (a tied table)
+are listed in ``LayerCost.shared_activations`` and ``shared_parameters``, so that a stage with several of them counts
+each once.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ def in_order(graph: OperatorGraph) -> OperatorGraph:
     """``graph`` with its operators in a topological order and a new layer wherever the next one begins.
 
     A captured operator's layer is the path of its module, which :func:`~weft.models.graph.layers_view.list_entry` cuts
-    at the first number (``encoder.layers.3``). A layer that is come back to begins anew (``encoder.layers.3#2``); an
-    operator of no module goes with the one before it.
+    at the first number (``encoder.layers.3``). A re-entered layer starts a new one (``encoder.layers.3#2``); an
+    operator without a module joins the previous one.
     """
     placed: list[Operator] = []
     visits: Counter[str] = Counter()
@@ -62,7 +63,7 @@ def in_order(graph: OperatorGraph) -> OperatorGraph:
 
 
 def is_chain(graph: OperatorGraph) -> bool:
-    """Whether every layer reads only what the layer before it produced, beside the model's inputs."""
+    """Whether every layer reads only the previous layer's outputs, beside the model's inputs."""
     layers = list(operators_by_layer(graph).values())
     before: set[str] = set()
     for operators in layers:
@@ -79,8 +80,8 @@ def layers_of(graph: OperatorGraph, times: Mapping[str, OperatorTime], *, traini
               recompute: bool = False) -> list[LayerCost]:
     """The layers of ``graph`` with their costs, first to last; ``times`` by operator.
 
-    With ``recompute`` all layers keep their input only, but those that look up embeddings or make the loss: these keep
-    little that could be computed again, or nothing comes of it.
+    With ``recompute`` all layers keep only their input, except embedding lookups and the loss: these keep little that
+    could be recomputed, or recomputing has no effect.
     """
     layers = operators_by_layer(graph)
     again = {name: recompute and training and not any(operator.kind in _NOT_RECOMPUTED for operator in operators)
@@ -102,15 +103,15 @@ def layers_of(graph: OperatorGraph, times: Mapping[str, OperatorTime], *, traini
 
 def _signature(graph: OperatorGraph, operators: Sequence[Operator], times: Mapping[str, OperatorTime],
                keepers: Mapping[str, int], holders: Mapping[str, int]) -> object:
-    """Equal for layers that cost the same because they differ in names only; but for the names of what they keep or
-    hold with others, which their costs say."""
+    """A key equal for layers that differ only in names and so have the same costs; names of tensors and parameters
+    shared with other layers, which appear in the costs, are part of it."""
     number: dict[str, int] = {}
     weights: dict[str, int] = {}
     facts: list[object] = []
     inside = {operator.name for operator in operators}
 
     def mark(name: str) -> int:
-        """The number of a tensor; its facts are listed on its first occurrence."""
+        """The number of a tensor; its properties are listed on its first occurrence."""
         if name in number:
             return number[name]
         number[name] = place = len(number)
@@ -135,7 +136,7 @@ def _signature(graph: OperatorGraph, operators: Sequence[Operator], times: Mappi
 
 
 def _crossing(graph: OperatorGraph, layers: Mapping[str, Sequence[Operator]]) -> list[int]:
-    """Bytes that go from each layer on to the rest: all tensors that later layers read."""
+    """Bytes passed from each layer to the rest: all tensors that later layers read."""
     position = {operator.name: i for i, operators in enumerate(layers.values()) for operator in operators}
     sent = [0] * len(layers)
     for tensor, producer in graph.producer.items():
@@ -146,7 +147,7 @@ def _crossing(graph: OperatorGraph, layers: Mapping[str, Sequence[Operator]]) ->
 
 
 class _Layer:
-    """One layer's operators, and the tensors they read from and give to others."""
+    """One layer's operators, and the tensors exchanged with others."""
 
     def __init__(self, graph: OperatorGraph, name: str, operators: Sequence[Operator]) -> None:
         self.graph, self.name, self.operators = graph, name, tuple(operators)
@@ -167,7 +168,7 @@ class _Layer:
         return max((self.index[reader] for reader in self.graph.readers[tensor] if reader in self.index), default=-1)
 
     def forward_peak(self, *, keeping: bool) -> int:
-        """The most that is live in a forward, the layer's input included; ``keeping`` what the backward needs."""
+        """The peak live memory in a forward, including the layer's input; ``keeping`` the tensors of the backward."""
         kept = _kept(self.graph, self.operators) if keeping else set()
         live = {self.graph.storage(name) for name in self.read}
         peak = 0
@@ -182,8 +183,9 @@ class _Layer:
         return peak
 
     def backward_peak(self, *, deferring: bool) -> int:
-        """The most that is live in a backward: what is still kept, gradients of activations, and the parameters'
-        gradients of one operator before they are added. ``deferring``: what the weight gradients need stays instead."""
+        """The peak live memory in a backward: tensors still kept, gradients of activations, and the parameters'
+        gradients of one operator before they are accumulated. ``deferring``: the tensors of the weight gradients stay
+        instead."""
         peak = 0
         for i, operator in enumerate(self.operators):
             kept = _kept(self.graph, self.operators[:i + 1])
@@ -220,13 +222,14 @@ def _kept(graph: OperatorGraph, operators: Iterable[Operator]) -> set[str]:
 
 
 def _read(graph: OperatorGraph, operators: Sequence[Operator]) -> set[str]:
-    """The storages of what ``operators`` read from outside."""
+    """The storages of the external tensors read by ``operators``."""
     made = {tensor.name for operator in operators for tensor in operator.outputs}
     return {graph.storage(name) for operator in operators for name in operator.inputs if name not in made}
 
 
 def _held_for_weights(layer: _Layer) -> int:
-    """What the weight gradients need after the input gradient: what they kept, and their outputs' gradients."""
+    """The tensors that the weight gradients need after the input gradient: their kept tensors, and their outputs'
+    gradients."""
     graph, later = layer.graph, [operator for operator in layer.operators if operator.deferred is not None]
     kept = {graph.storage(name) for operator in later for name in operator.deferred or ()}
     gradients = {tensor.name for operator in later for tensor in operator.outputs}

@@ -4,18 +4,19 @@
   the memory it leaves allocated and the transient memory around it. *Modelled* from these:
 
 - The split of a backward into input and weight gradient. A linear layer's two gradients are matrix products of one
-  size: half of its backward each; so for the head, whose weight-gradient product at the rate of the MLP's is half of
-  what was measured. Attention scores and context, softmax, dropout, GeLU and layer norm are all input gradient (the
-  sums for a layer norm's two vectors ride along); the embedding's backward is all weight gradient.
-- What is kept for the backward: what each operator leaves allocated, without the outputs that no backward reads (those
-  of the attention score, which softmax replaces, and of the two linear layers in front of a dropout), plus the layer's
-  input, minus its output, which is the next layer's input. It comes to 34 sbh + 5 as^2 b bytes a layer, the formula of
-  Korthikanti et al. (Reducing Activation Recomputation in Large Transformer Models, section 4.1), to 0.01 %.
-- What is kept between the two gradients: input and output gradient of every linear layer.
-- Workspace: the peak over a layer's operators of what is live, less what the layer keeps. The transient memory of an
-  operator is what its allocator took (``reserved``), so the sum over operators would count the same memory many times.
+  size: half of its backward each; likewise for the head, whose weight-gradient product at the MLP's rate is half of the
+  measured time. Attention scores and context, softmax, dropout, GeLU and layer norm are all input gradient (the sums
+  for a layer norm's two vectors ride along); the embedding's backward is all weight gradient.
+- Activations kept for the backward: the memory that each operator leaves allocated, without the outputs that no
+  backward reads (those of the attention score, which softmax replaces, and of the two linear layers before a dropout),
+  plus the layer's input, minus its output, which is the next layer's input. This is 34 sbh + 5 as^2 b bytes a layer,
+  the formula of Korthikanti et al. (Reducing Activation Recomputation in Large Transformer Models, section 4.1), to
+  0.01 %.
+- Tensors kept between the two gradients: input and output gradient of every linear layer.
+- Workspace: the peak live memory over a layer's operators, less the kept memory. The transient memory of an operator is
+  the allocator's ``reserved`` memory, so the sum over operators would count the same memory many times.
 - The tied embedding: the head holds its own copy of the word embedding (as pipelines with both on different GPUs do),
-  with gradient and optimizer state, also where both are on one GPU.
+  with gradient and optimizer state, even if both are on one GPU.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ DEFAULT_PROFILE = "gpt-1.3b-v100"
 
 @dataclass(frozen=True, slots=True)
 class _Role:
-    """How an operator is modelled: the share of its backward that is weight gradient, and whether any backward reads
-    its output."""
+    """The model of an operator: the weight-gradient share of its backward, and whether any backward reads its
+    output."""
 
     weight_share: float = 0.0
     output_is_read: bool = True
@@ -77,8 +78,8 @@ class GptSizes:
 def gpt_layers(spec: Spec) -> list[LayerCost]:
     """The layers of a spec whose model is a GPT, embedding first.
 
-    The number of layers is free; for other sizes than the profile's there are no measured costs, and nothing is
-    scaled: :class:`~weft.models.spec.spec.SpecError` says which size the profile is for.
+    The number of layers is free; for sizes other than the profile's there are no measured costs, and nothing is scaled:
+    :class:`~weft.models.spec.spec.SpecError` names the profile's sizes.
     """
     model = spec.model
     assert isinstance(model, GptModel)
@@ -183,7 +184,7 @@ def _layer(name: str, operators: Sequence[ProfileRow], roles: Sequence[_Role], i
 
 
 def _forward_peak(operators: Sequence[ProfileRow], roles: Sequence[_Role], kept: Sequence[int], live: int) -> int:
-    """The most that is live in a forward: what is kept so far, an output on its way, and the operator's own."""
+    """The peak live memory in a forward: tensors kept so far, a pending output, and the operator's own."""
     peak = passing = 0
     for operator, role, amount in zip(operators, roles, kept, strict=True):
         peak = max(peak, live + passing + operator.activation_bytes + operator.forward_reserved)
@@ -193,9 +194,9 @@ def _forward_peak(operators: Sequence[ProfileRow], roles: Sequence[_Role], kept:
 
 
 def _backward_peak(operators: Sequence[ProfileRow], kept: Sequence[int], live: int) -> int:
-    """The most that is live in a backward, which frees what is kept from the last operator to the first.
+    """The peak live memory in a backward, which frees kept tensors from the last operator to the first.
 
-    An operator's backward may draw on what its forward left reserved and on what was reserved in addition.
+    An operator's backward may use the memory that its forward left reserved and additional reserved memory.
     """
     peak = 0
     for operator, amount in zip(operators, kept, strict=True):

@@ -1,15 +1,15 @@
-"""The cheapest way from one layout of a tensor to another: a shortest path over what devices hold.
+"""The cheapest conversion from one layout of a tensor to another: a shortest path over placed layouts.
 
-Within a group the states are all that the steps reach from the first layout; a ``send`` ends the way where pieces are
-not on the devices that need them. Between two groups one ``send`` crosses, with any steps in the first group before it
-and any in the second behind it. What a step costs is its price plus a billionth of a second for its being one: of equal
-ways the one of fewer steps is taken.
+Within a group the states are all layouts reachable by steps from the first; a final ``send`` moves pieces that are not
+on the devices that need them. Between two groups one ``send`` crosses, with any steps in the first group before it and
+any in the second after it. A step costs its price plus a billionth of a second: among equal conversions the one with
+fewer steps is chosen.
 
-What the steps of a conversion cost on a cluster: latency and bytes over bandwidth, collectives as rings by tiers.
+The costs of conversion steps on a cluster: latency and bytes over bandwidth, collectives as rings by tiers.
 
-A collective is priced for one group; the groups of a step run at once, and the slowest sets the pace.
-Messages between pairs take as long as the device that sends or receives most. Slices, and what is done on each device
-alone, take no time.
+A collective is priced for one group; the groups of a step run concurrently, and the slowest determines the time.
+Messages between pairs take the time of the device that sends or receives most. Slices and local operations take no
+time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _HOP = 1e-9
 
 @dataclass(frozen=True)
 class Conversion:
-    """``steps`` in order, none where nothing is to be done; ``seconds``: what they cost together."""
+    """``steps`` in order, none if nothing has to be done; ``seconds``: their total cost."""
 
     source: Placed
     target: Placed
@@ -41,7 +41,7 @@ class Conversion:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """What is done, in order."""
+        """The kinds of steps, in order."""
         return tuple(step.kind for step in self.steps)
 
     def __str__(self) -> str:
@@ -51,10 +51,11 @@ class Conversion:
 
 def convert(source: Placed, target: Placed | Layout, shape: Sequence[int], itemsize: int,
             prices: LayoutPrices) -> Conversion:
-    """The cheapest way from ``source`` to ``target`` for a tensor of ``shape`` with elements of ``itemsize`` bytes.
+    """The cheapest conversion from ``source`` to ``target`` for a tensor of ``shape`` with elements of ``itemsize``
+    bytes.
 
     A target that is a :class:`~weft.models.layouts.layout.Layout` may end on any of its arrangements within the group
-    of ``source``. Raises :class:`LayoutError` for layouts that the tensor cannot have, and where no way leads there.
+    of ``source``. Raises :class:`LayoutError` for layouts impossible for the tensor, and if there is no conversion.
     """
     wanted = target if isinstance(target, Layout) else target.layout
     source.layout.require(shape)
@@ -103,7 +104,7 @@ def _way(came: dict[Placed, LayoutStep], source: Placed, state: Placed) -> tuple
 
 
 def step_seconds(step: LayoutStep, shape: Sequence[int], itemsize: int, prices: LayoutPrices) -> float:
-    """What a step costs."""
+    """The cost of a step."""
     if step.kind == "slice" or step.kind == "term":
         return 0.0
     if step.kind == "send":
@@ -125,7 +126,7 @@ def step_bytes(step: LayoutStep, shape: Sequence[int], itemsize: int) -> int:
 
 
 def busiest(sent: Iterable[tuple[int, int, int]]) -> int:
-    """Of messages, source, target and bytes of each, what the device that sends most sends."""
+    """The bytes of the device that sends most, for messages given by source, target and bytes."""
     out: Counter[int] = Counter()
     for source, target, size in sent:
         out[source] += size if source != target else 0
@@ -133,18 +134,18 @@ def busiest(sent: Iterable[tuple[int, int, int]]) -> int:
 
 
 class LayoutPrices(Protocol):
-    """Seconds of what devices do together."""
+    """Seconds of communication."""
 
     def collective(self, kind: Collective, size: int, group: Sequence[int]) -> float:
-        """One collective of ``group``; ``size``: bytes that each of them holds before."""
+        """One collective of ``group``; ``size``: bytes on each of them before."""
 
     def messages(self, sent: Iterable[tuple[int, int, int]]) -> float:
-        """Messages at once: source, target and bytes of each. From a device to itself nothing is sent."""
+        """Concurrent messages: source, target and bytes of each. Messages from a device to itself are free."""
 
 
 @dataclass(frozen=True, slots=True)
 class RingPrices:
-    """Rings over the links of ``network``: at the shares of their rates that a ``device`` reaches, else all of them."""
+    """Rings over the links of ``network``: at the shares of their rates attained by ``device``, else at full rate."""
 
     network: Network
     device: DeviceType | None = None
@@ -168,11 +169,11 @@ class RingPrices:
 
 
 def device_prices(device: DeviceType, per_machine: int) -> RingPrices:
-    """Of devices of a kind, of which ``per_machine`` stand in each machine."""
+    """Prices of devices of a kind, with ``per_machine`` in each machine."""
     return RingPrices(network_of(device, per_machine), device)
 
 
 def uniform(latency: float = 1e-5, bandwidth: float = 1e10) -> RingPrices:
-    """Devices that are all joined alike: seconds before a message arrives, bytes per second."""
+    """Uniformly connected devices: seconds before a message arrives, bytes per second."""
     link = AffineLink(latency, bandwidth)
     return RingPrices(two_tiers(link, link, 1 << 30))

@@ -1,10 +1,10 @@
 """The layout of a tensor on a group of devices: <replicas, value splits, splits per dimension>.
 
-In <R, V, D1 .. Dn> the tensor is cut into D1 x .. x Dn equal boxes; of each box there are V terms that have yet to be
-added up, and R devices hold each term: R V D1 .. Dn devices in all (Lin et al., "SuperScaler" / "nnScaler", OSDI 2024).
-Which device holds which piece is a :class:`Placed`.
+In <R, V, D1 .. Dn> the tensor is cut into D1 x .. x Dn equal boxes; each box has V terms yet to be summed, and R
+devices hold each term: R V D1 .. Dn devices in total (Lin et al., "SuperScaler" / "nnScaler", OSDI 2024). A
+:class:`Placed` assigns pieces to devices.
 
-Boxes of a tensor's elements: where two meet, how many elements there are, where one is within another.
+Boxes of a tensor's elements: intersections, volumes, and the position of one within another.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
 
-#: Which term a device holds, and of each dimension which of the equal parts.
+#: The term on a device, and for each dimension the index of its part.
 Piece: TypeAlias = tuple[int, ...]
 
 
 class LayoutError(ValueError):
-    """A layout that means nothing, or that a tensor or a group of devices cannot have."""
+    """An invalid layout, or one impossible for a tensor or a group of devices."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """<``replicas``, ``values``, ``splits``>: how often each piece is held, terms of each box, parts per dimension."""
+    """<``replicas``, ``values``, ``splits``>: copies of each piece, terms of each box, parts per dimension."""
 
     replicas: int
     values: int
@@ -41,11 +41,11 @@ class Layout:
 
     @property
     def devices(self) -> int:
-        """How many devices it takes."""
+        """The number of devices required."""
         return self.replicas * self.values * math.prod(self.splits)
 
     def require(self, shape: Sequence[int]) -> None:
-        """Raise :class:`LayoutError` unless a tensor of ``shape`` can lie so."""
+        """Raise :class:`LayoutError` unless a tensor of ``shape`` can have this layout."""
         if len(shape) != len(self.splits):
             raise LayoutError(f"the layout {self} is of {len(self.splits)} dimensions, the tensor has {len(shape)}")
         for axis, (size, parts) in enumerate(zip(shape, self.splits, strict=True)):
@@ -59,9 +59,9 @@ class Layout:
 
 @dataclass(frozen=True)
 class Placed:
-    """A layout on ``devices`` (rising): ``pieces`` says what each of them holds.
+    """A layout on ``devices`` (rising): ``pieces`` lists the piece of each.
 
-    Terms are alike but for their numbers: they are numbered by the first device that holds each.
+    Terms differ only in their numbers: they are numbered by the first device that holds each.
     """
 
     layout: Layout
@@ -72,7 +72,7 @@ class Placed:
     def of(cls, layout: Layout, devices: Sequence[int]) -> Placed:
         """``layout`` on ``devices`` in their order: the last dimension changes fastest, the replica slowest.
 
-        Raises :class:`LayoutError` if their number is another, or one is named twice.
+        Raises :class:`LayoutError` for another number of devices, or a duplicate.
         """
         if len(devices) != layout.devices or len(set(devices)) != len(devices):
             raise LayoutError(f"the layout {layout} takes {layout.devices} different devices, not {list(devices)}")
@@ -81,7 +81,7 @@ class Placed:
 
     @classmethod
     def holding(cls, layout: Layout, held: dict[int, Piece]) -> Placed:
-        """The same from what each device holds. Raises :class:`LayoutError` where that is no such layout."""
+        """The same from each device's piece. Raises :class:`LayoutError` if they form no layout."""
         devices = tuple(sorted(held))
         number: dict[int, int] = {}
         for device in devices:
@@ -114,13 +114,13 @@ Box: TypeAlias = tuple[tuple[int, int], ...]
 
 
 def intersection(one: Box, other: Box) -> Box | None:
-    """The elements that both have; ``None`` for none."""
+    """The common elements; ``None`` for none."""
     box = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(one, other, strict=True))
     return box if all(low < high for low, high in box) else None
 
 
 def hull(boxes: Iterable[Box]) -> Box:
-    """The least box around all of ``boxes``."""
+    """The smallest box around all of ``boxes``."""
     return tuple((min(low for low, _ in spans), max(high for _, high in spans)) for spans in zip(*boxes, strict=True))
 
 
@@ -130,12 +130,12 @@ def shape_of(box: Box) -> tuple[int, ...]:
 
 
 def volume(box: Box) -> int:
-    """Elements in all."""
+    """The number of elements."""
     return math.prod(shape_of(box))
 
 
 def within(box: Box, frame: Box) -> Box:
-    """Where the elements of ``box`` are in an array of those of ``frame``."""
+    """The position of ``box`` in an array of the elements of ``frame``."""
     return tuple((low - start, high - start) for (low, high), (start, _) in zip(box, frame, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""The primitives that change a layout, and where they lead from one.
+"""The primitives that change a layout, and the layouts reachable from one.
 
 ==================  ===================================================================  ===========================
 step                what happens in each group of k devices                              the vector
@@ -12,8 +12,8 @@ step                what happens in each group of k devices                     
 ``send``            messages between pairs: to other devices, or to other places         any R, D or V by k
 ==================  ===================================================================  ===========================
 
-Gathered parts are the last that were cut: what lies apart cannot be gathered into one piece. Replicas are paired by
-rising device.
+Gathered parts are the ones cut last: parts that are not adjacent cannot be gathered into one piece. Replicas are paired
+by rising device.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _REPLICAS, _VALUES = -2, -1
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Elements in ``box`` of the whole tensor go from ``source`` to ``target``, which adds up what it gets of terms."""
+    """Elements in ``box`` of the whole tensor go from ``source`` to ``target``, which sums received terms."""
 
     source: int
     target: int
@@ -42,9 +42,9 @@ class Message:
 class LayoutStep:
     """One primitive: the layout ``before`` and ``after`` it.
 
-    ``groups``: devices that act together, in the order of the parts that they get; ``gathered``: each in the order of
-    the parts that they had, where that is another. ``source`` and ``target``: the dimension that is
-    gathered, and the one that is cut (``None``: neither). ``parts``: k. ``messages``: those of a ``send``.
+    ``groups``: devices that act together, in the order of their new parts; ``gathered``: each in the order of their
+    previous parts, if different. ``source`` and ``target``: the dimension gathered, and the one cut (``None``:
+    neither). ``parts``: k. ``messages``: those of a ``send``.
     """
 
     kind: Kind
@@ -64,7 +64,7 @@ class LayoutStep:
 def moves(before: Placed, shape: Sequence[int], target: Placed | None = None) -> Iterator[LayoutStep]:
     """All steps within the group of ``before`` for a tensor of ``shape``.
 
-    Steps that cut hand out the parts in the order of the devices, and once more as ``target`` has them.
+    Steps that cut assign the parts in the order of the devices, and alternatively as in ``target``.
     """
     for step in _ordered(before, shape):
         yield step
@@ -97,16 +97,16 @@ def _ordered(before: Placed, shape: Sequence[int]) -> Iterator[LayoutStep]:
 
 
 def relocation(before: Placed, after: Placed, shape: Sequence[int]) -> LayoutStep:
-    """Every device of ``after`` is sent its piece by a holder of it: the same vector, but for the replicas."""
+    """Every device of ``after`` receives its piece from a holder: the same vector, except for the replicas."""
     return LayoutStep("send", before, after, 1, messages=_messages(before, after, shape))
 
 
 def crossings(before: Placed, devices: Sequence[int], shape: Sequence[int],
               target: Placed | None = None) -> Iterator[LayoutStep]:
-    """All steps from the group of ``before`` to ``devices``, where pieces lie in order, or as in ``target``.
+    """All steps from the group of ``before`` to ``devices``, with pieces in order, or as in ``target``.
 
-    Terms, or parts of one dimension, are put together on fewer devices, or cut into parts for more; how often a piece
-    is held follows from the number of devices.
+    Terms, or parts of one dimension, are combined on fewer devices, or cut into parts for more; the number of replicas
+    follows from the number of devices.
     """
     layout, dimensions = before.layout, range(len(before.layout.splits))
     for values in (layout.values // k for k in (1, *_factors(layout.values))):
@@ -142,7 +142,7 @@ def _divides(shape: Sequence[int], layout: Layout, axis: int, k: int) -> bool:
 
 
 def _grouped(before: Placed, role: int, inner: int, k: int) -> tuple[tuple[int, ...], ...]:
-    """Devices alike but for one digit of their place in ``role``: with ``inner`` below it, of ``k`` values."""
+    """Devices that differ only in one digit of their position in ``role``: with ``inner`` below it, of ``k`` values."""
     groups: dict[tuple[object, ...], list[tuple[int, int]]] = {}
     rank = {device: i for holders in before.holders.values() for i, device in enumerate(holders)}
     for device, piece in before.held.items():
@@ -155,16 +155,16 @@ def _grouped(before: Placed, role: int, inner: int, k: int) -> tuple[tuple[int, 
 
 def _moved(kind: Kind, before: Placed, groups: tuple[tuple[int, ...], ...], source: int, target: int, k: int,
            gathered: tuple[tuple[int, ...], ...] | None = None) -> LayoutStep:
-    """The step that takes ``k`` from the role ``source`` to the role ``target`` in each of the groups.
+    """The step that moves the factor ``k`` from the role ``source`` to the role ``target`` in each of the groups.
 
-    ``gathered``: the groups in the order of the parts that they gather, if they are cut in another.
+    ``gathered``: the groups in the order of their gathered parts, if they are cut in another order.
     """
     counts = [before.layout.replicas, before.layout.values, *before.layout.splits]
     counts[source + 2] //= k
     counts[target + 2] *= k
     held: dict[int, Piece] = {}
     for group in groups:
-        together = min(before.held[device][0] for device in group)  # what terms that are added up are called
+        together = min(before.held[device][0] for device in group)  # the name of summed terms
         for index, device in enumerate(group):
             piece = list(before.held[device])
             if source >= 0:
@@ -182,7 +182,7 @@ def _moved(kind: Kind, before: Placed, groups: tuple[tuple[int, ...], ...], sour
 
 
 def _towards(step: LayoutStep, target: Placed) -> LayoutStep | None:
-    """``step`` with its parts, or terms, handed out as ``target`` has them; ``None`` where that cannot be."""
+    """``step`` with its parts, or terms, assigned as in ``target``; ``None`` if impossible."""
     role = {"term": _VALUES, "all_gather": None, "all_reduce": None}.get(step.kind, step.target)
     if role is None or target.devices != step.before.devices:
         return None
@@ -191,7 +191,7 @@ def _towards(step: LayoutStep, target: Placed) -> LayoutStep | None:
     if final % new:
         return None
     wish = {device: piece[role + 1] // (final // new) % step.parts for device, piece in target.held.items()}
-    # Replicas may be grouped anew; who gathers or adds up with whom stays as it is.
+    # Replicas may be regrouped; the groups that gather or sum stay the same.
     sets: dict[object, list[int]] = {}
     for i, group in enumerate(step.groups):
         key = step.before.held[group[0]] if step.kind in ("slice", "term") else i
@@ -213,13 +213,13 @@ def _towards(step: LayoutStep, target: Placed) -> LayoutStep | None:
 
 
 def box_of(placed: Placed, piece: Piece, shape: Sequence[int]) -> Box:
-    """Which elements of a tensor of ``shape`` a piece has."""
+    """The elements of a piece of a tensor of ``shape``."""
     parts = (size // count for size, count in zip(shape, placed.layout.splits, strict=True))
     return tuple((part * i, part * (i + 1)) for part, i in zip(parts, piece[1:], strict=True))
 
 
 def _messages(before: Placed, after: Placed, shape: Sequence[int]) -> tuple[Message, ...]:
-    """Who sends what: all that a target needs and, of what several hold, from itself or from the least busy one."""
+    """The messages: everything that a target needs, from itself or from the least busy holder."""
     busy: dict[int, int] = dict.fromkeys(before.devices, 0)
     found = []
     together = before.layout.values // after.layout.values

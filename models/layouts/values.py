@@ -1,6 +1,6 @@
-"""What steps do to numbers: each device's array before and after, as the primitives define it.
+"""The effect of steps on numbers: each device's array before and after, as defined by the primitives.
 
-Collectives know nothing of the whole tensor: they see the arrays of a group in order.
+Collectives do not use the whole tensor: they see the arrays of a group in order.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from weft.models.layouts.layout import shape_of, slices, within
 from weft.models.layouts.steps import LayoutStep, box_of
 
 Array: TypeAlias = NDArray[Any]
-#: What each device holds.
+#: Each device's array.
 Held: TypeAlias = Mapping[int, Array]
 
 
 def applied(step: LayoutStep, held: Held, shape: Sequence[int]) -> dict[int, Array]:
-    """What the devices hold after ``step``; ``shape`` is the whole tensor's."""
+    """The devices' arrays after ``step``; ``shape`` is the whole tensor's."""
     if step.kind == "send":
         return _sent(step, held, shape)
     found: dict[int, Array] = {}

@@ -1,29 +1,27 @@
-"""A spec's training with the whole model on every GPU: how gradients are summed, and in how many buckets, are choices.
+"""A spec's training with the whole model on every GPU: the kind of gradient sum and the number of buckets are choices.
 
-A step runs the forwards of the first micro-batch (``F0`` ..., in groups of layers), what lies between (``accumulate``,
-where a GPU has several micro-batches) and the backwards of the last one (``B...``). The gradients of a bucket of groups
-are ready behind the backward of its first group. Then, by the choice ``gradients``:
+A step runs the forwards of the first micro-batch (``F0`` ..., in groups of layers), the work in between
+(``accumulate``, if a GPU has several micro-batches) and the backwards of the last one (``B...``). The gradients of a
+bucket of groups are ready after the backward of its first group. Then, by the choice ``gradients``:
 
 * ``all-reduce, update`` (AR-C): ``S`` sums them on the GPUs' network lanes, ``U`` updates all parameters of the bucket
   on every GPU;
 * ``reduce-scatter, update, all-gather`` (RS-C-AG): ``S`` leaves each of the N GPUs the sum of its slice, ``U`` updates
   that slice, ``G`` gathers the parameters on the lanes. Optimizer state is 1/N on each GPU;
-* ``fused``: the three as one kernel on the lanes, the update while data passes by: as long as the longer of what is
-  sent and what is updated. The state is 1/N too. That such a kernel takes nothing from the backward beside it is
-  assumed, as for every collective.
+* ``fused``: the three as one kernel on the lanes, with the update during the communication: as long as the longer of
+  the two. The state is 1/N too. Such a kernel is assumed not to slow the concurrent backward, as for every collective.
 
-The three are programs that the passes of :mod:`weft.models.communication` reach from an all-reduce with the update
-behind it, so they leave the same weights.
+The three are programs reachable by the passes of :mod:`weft.models.communication` from an all-reduce followed by the
+update, so they give the same weights.
 
-``buckets`` says how many there are; in one that is not fused nothing overlaps: everything is summed when the last
-backward has ended.
-The next step's forward of a group waits for its parameters only, so gathers may run beside it.
+``buckets`` is their number; with a single unfused bucket nothing overlaps: everything is summed when the last backward
+has ended. The next step's forward of a group waits only for its parameters, so gathers may run beside it.
 
-*Memory.* Each device has what is free beside parameters, gradients and 1/N of the optimizer state. Under AR-C the rest
-of the state is taken by the first forward and given back by ``end``, behind the last update; between ``end`` and the
-next step's first forward nothing takes memory. The sizes of buffers of collectives are part of ``cluster.reserve``.
+*Memory.* Each device has the memory left by parameters, gradients and 1/N of the optimizer state. Under AR-C the rest
+of the state is allocated by the first forward and freed by ``end``, after the last update; between ``end`` and the next
+step's first forward nothing allocates memory. Buffers of collectives are part of ``cluster.reserve``.
 
-What a step with the whole model on every GPU is made of: layers in groups, collectives, the update, what is held.
+The parts of a step with the whole model on every GPU: layers in groups, collectives, the update, static memory.
 """
 
 from __future__ import annotations
@@ -51,16 +49,16 @@ from weft.solver.wide.problem import WideProblem
 WHOLE_MODEL = "data parallel"
 #: The names of the choices.
 GRADIENTS, BUCKETS = "gradients", "buckets"
-#: The options of how gradients are summed.
+#: The options of the gradient sum.
 WAYS = ALL_REDUCE, SCATTERED, FUSED = ("all-reduce, update", "reduce-scatter, update, all-gather", "fused")
-#: Groups of layers at most: as many buckets are tried, and halves of it.
+#: Maximum groups of layers: this many buckets are tried, and halves of it.
 _GROUPS = 8
-#: What takes no time still takes a nanosecond: a block lasts longer than nothing.
+#: The minimum duration: a block must take time.
 _INSTANT = 1e-9
 
 
 def why_not_divided(spec: Spec, count: int) -> str | None:
-    """Why the ``count`` micro-batches of ``spec`` are not divided over all GPUs, in a sentence; ``None`` where they can
+    """Why the ``count`` micro-batches of ``spec`` are not divided over all GPUs, in a sentence; ``None`` if they can
     be."""
     gpus = spec.cluster.gpus
     if not isinstance(spec.run, TrainingRun):
@@ -75,7 +73,7 @@ def why_not_divided(spec: Spec, count: int) -> str | None:
 
 
 def why_not_data_parallel(spec: Spec, micro_batches: int | None = None) -> str | None:
-    """Why ``spec`` is not trained with the whole model on every GPU, in a sentence; ``None`` where it can be."""
+    """Why ``spec`` is not trained with the whole model on every GPU, in a sentence; ``None`` if it can be."""
     reason = why_not_divided(spec, micro_batches or spec.run.micro_batches)
     if reason is not None:
         return reason
@@ -86,8 +84,7 @@ def why_not_data_parallel(spec: Spec, micro_batches: int | None = None) -> str |
 
 
 def why_too_large(spec: Spec, stages: Sequence[StageCost], held: int) -> str | None:
-    """Why the whole model does not fit on each GPU, where one holds ``held`` bytes of each parameter; ``None`` where it
-    does."""
+    """Why the whole model does not fit on each GPU with ``held`` bytes for each parameter; ``None`` if it does."""
     missing = static_bytes(stages, held) + peak_bytes(stages, [1] * len(stages), "full") - min(
         model_cluster(spec.cluster).available)
     return None if missing <= 0 else f"the whole model on each GPU needs {format_bytes(missing)} more than there is"
@@ -96,7 +93,7 @@ def why_too_large(spec: Spec, stages: Sequence[StageCost], held: int) -> str | N
 def data_parallel(spec: Spec, micro_batches: int | None = None) -> OverlapPlacement:
     """The step of ``spec`` in which every GPU has the whole model, as one micro-batch of a problem with choices.
 
-    Raises ``ValueError`` where :func:`why_not_data_parallel` has a reason, and what finding costs raises.
+    Raises ``ValueError`` if :func:`why_not_data_parallel` has a reason, and the exceptions of finding costs.
     """
     reason = why_not_data_parallel(spec, micro_batches)
     if reason is not None:
@@ -150,7 +147,7 @@ class _Step:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader should know of its costs."""
+        """Remarks on its costs."""
         name = device_of(self.spec)
         return (("a data parallel step counts the optimizer's update, which steps of other placements leave out: "
                  f"{self.update * 1e3:.3g} ms for all parameters" if name is not None else
@@ -187,7 +184,7 @@ class _Step:
                 yield replace(wide_block(plain, own), memory=(plain.memory[0] + more,), when=self._when(way))
 
     def _parameters(self, s: int) -> tuple[WideDependency, ...]:
-        """What the forward of group ``s`` waits for of the step before."""
+        """The waits of group ``s``'s forward for the previous step."""
         found = []
         for count in self.counts:
             place = next(bucket.place for bucket in self._buckets(count) if bucket.first <= s < bucket.last)
@@ -196,7 +193,7 @@ class _Step:
         return tuple(found)
 
     def _between(self) -> WideBlock:
-        """Backward of the first micro-batch, forward of the last one, and all of those between."""
+        """Backward of the first micro-batch, forward of the last one, and all micro-batches in between."""
         held = sum(stage.activation for stage in self.stages)
         load = ((self.each - 1) * sum(stage.forward for stage in self.stages)
                 + (self.each - 1) * sum(stage.backward for stage in self.stages))
@@ -251,12 +248,12 @@ class _Step:
 
 
 def layer_groups(spec: Spec, most: int) -> list[StageCost]:
-    """The layers of ``spec`` on its slowest GPU, in ``most`` groups of about as many parameters or fewer."""
+    """The layers of ``spec`` on its slowest GPU, in at most ``most`` groups of about equal parameters."""
     return grouped_layers(slowest_layers(gpu_costs(spec).layers), most)
 
 
 def held_bytes(spec: Spec, *, sliced: bool) -> int:
-    """Bytes of a parameter that each GPU holds; ``sliced``: with its slice of the optimizer state only."""
+    """Bytes of a parameter on each GPU; ``sliced``: with only its slice of the optimizer state."""
     run = spec.run
     assert isinstance(run, TrainingRun)
     state = run.optimizer_bytes_per_parameter
@@ -271,18 +268,19 @@ class StepCosts:
 
     @property
     def run(self) -> TrainingRun:
-        """How it is trained."""
+        """Its training settings."""
         assert isinstance(self.spec.run, TrainingRun)
         return self.spec.run
 
     def seconds(self, kind: Collective, size: int) -> float:
-        """A collective of ``size`` bytes on each GPU: as the spec's device does, or rings over the cluster's links."""
+        """A collective of ``size`` bytes on each GPU: on the spec's device, or by rings over the cluster's links."""
         name, cluster = device_of(self.spec), self.spec.cluster
         return group_time(kind, size, range(cluster.gpus), model_cluster(cluster).network,
                           None if name is None else DEVICES[name]).seconds
 
     def update(self, parameters: int) -> float:
-        """The optimizer on so many parameters: its state is read and written, gradients read, parameters written."""
+        """The optimizer step for this many parameters: its state is read and written, gradients read, parameters
+        written."""
         name = device_of(self.spec)
         if name is None or not parameters:
             return 0.0
@@ -293,13 +291,13 @@ class StepCosts:
 
 
 def slowest_layers(layers: Sequence[list[LayerCost]]) -> list[LayerCost]:
-    """Of the layers on each GPU, those of the GPU that is slowest at all of them: sums of gradients wait for it."""
+    """The layer costs of the GPU with the slowest total: gradient sums wait for it."""
     return max(layers, key=lambda own: sum(layer.forward + layer.backward for layer in own))
 
 
 def grouped_layers(layers: Sequence[LayerCost], groups: int) -> list[StageCost]:
-    """``layers`` in up to ``groups`` groups of about as many parameters each. A parameter that several groups share
-    counts in the first: one GPU has all of them."""
+    """``layers`` in up to ``groups`` groups of about equal parameters. A parameter shared by several groups counts in
+    the first: one GPU has all of them."""
     count = min(groups, len(layers))
     before = list(accumulate((layer.parameters + 1 for layer in layers), initial=0))
     borders = [0]
@@ -312,7 +310,7 @@ def grouped_layers(layers: Sequence[LayerCost], groups: int) -> list[StageCost]:
 
 
 def _alone(stage: StageCost, layers: Sequence[LayerCost]) -> StageCost:
-    """``stage`` without the parameters that a layer before it holds already."""
+    """``stage`` without the parameters shared with earlier layers."""
     known = {name for layer in layers[:stage.first] for name, _ in layer.shared_parameters}
     own = {name: count for layer in layers[stage.first:stage.last] for name, count in layer.shared_parameters}
     return replace(stage, parameters=stage.parameters - sum(count for name, count in own.items() if name in known))

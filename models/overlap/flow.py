@@ -1,22 +1,23 @@
-"""How long steps take where collectives run beside computation, in chunks: two engines, each in order.
+"""Times of steps with collectives beside computation, in chunks: two engines, each in order.
 
-A pass of a stage is a row of steps on one GPU; some are collectives, which run on the network lane, the others compute.
-Cut in n chunks along a dimension (the samples of a micro-batch, or the positions of its sequences), a step that can be
-divided along it becomes n pieces, each with the part of the work and the whole of its launch; one that cannot waits for
-all pieces of what it reads. Steps that compute between two collectives run chunk by chunk, all of them for the first
-one, then for the next; so the collective of one chunk runs beside the computation of the next. Both engines take
-what comes in this order and wait for what it reads. The order is one that a GPU and its network can run, so the time
-is no bound but that of a schedule; that a piece of a kernel is as fast as its share of the whole, and that collectives
-take nothing from computation beside them, is assumed.
+A pass of a stage is a sequence of steps on one GPU; some are collectives, which run on the network lane, the others
+compute. Cut into n chunks along a dimension (the samples of a micro-batch, or the positions of its sequences), a
+divisible step becomes n pieces, each with its part of the work and a full launch; an indivisible one waits for all
+pieces of its inputs. Compute steps between two collectives run chunk by chunk, all of them for the first chunk, then
+for the next; so the collective of one chunk overlaps the computation of the next. Both engines process pieces in this
+order and wait for their inputs. A GPU and its network can execute this order, so the time is that of a schedule, not a
+bound; it is assumed that a piece of a kernel takes its share of the whole time, and that collectives do not slow
+concurrent computation.
 
-A pass of a stage with its collectives as blocks of their own, on the network lanes.
+A pass of a stage with its collectives as separate blocks, on the network lanes.
 
 Each piece of the pass (:func:`weft.models.overlap.flow.pieces`) is a block, and pieces on one engine keep their order.
-Between them the GPU is free: for other micro-batches, and for other stages on it. The last block bears the name of the
-pass and comes behind all others, so that whoever waits for the pass waits for it.
+Between them the GPU is free for other micro-batches, and for its other stages. The last block has the name of the pass
+and follows all others, so that successors of the pass wait for it.
 
-*Memory.* The first block takes what the pass keeps and all its workspace, the last one gives back the workspace and
-what the pass gives back: never less than what lives between. What a block on a lane takes or gives counts on its GPU.
+*Memory.* The first block allocates the pass's kept memory and all its workspace, the last one frees the workspace and
+the memory that the pass frees: never less than the live memory in between. Memory of a block on a lane counts on its
+GPU.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from weft.solver.wide.block import WideBlock, WideDependency
 
 @dataclass(frozen=True)
 class FlowStep:
-    """``waits``: indices of the earlier steps whose results it reads. ``seconds``: of all of it.
+    """``waits``: indices of the earlier steps whose results it reads. ``seconds``: its total time.
 
-    ``launch``: seconds of it that every piece takes again. ``pieces``: of a collective, the seconds of one of so many
-    pieces; a step with them runs on the network lane. ``divides``: units along the dimensions that it can be cut along.
-    ``is_heavy``: whether it is a matrix product, which is worth no cut unless a collective follows at once.
+    ``launch``: the part of it that every piece repeats. ``pieces``: for a collective, the seconds of one piece by
+    number of pieces; a step with them runs on the network lane. ``divides``: units along its divisible dimensions.
+    ``is_heavy``: whether it is a matrix product, which is not worth cutting unless a collective follows immediately.
     """
 
     name: str
@@ -65,7 +66,7 @@ def serial(steps: Sequence[FlowStep]) -> float:
 
 @dataclass(frozen=True)
 class FlowPiece:
-    """What an engine runs at once: on the network lane (``is_sent``) or the GPU, after the earlier pieces ``waits``."""
+    """A unit of an engine's work: on the network lane (``is_sent``) or the GPU, after the earlier pieces ``waits``."""
 
     seconds: float
     is_sent: bool
@@ -80,7 +81,7 @@ def duration(steps: Sequence[FlowStep], count: int, dimension: str = "", *, wide
 def ended(row: Sequence[FlowPiece]) -> float:
     """Seconds until all pieces of ``row`` have ended."""
     ends: list[float] = []
-    engines = [0.0, 0.0]  # when the GPU and its lane are free
+    engines = [0.0, 0.0]  # the times when the GPU and its lane are free
     for piece in row:
         start = max([engines[piece.is_sent], *(ends[source] for source in piece.waits)])
         engines[piece.is_sent] = start + piece.seconds
@@ -89,10 +90,10 @@ def ended(row: Sequence[FlowPiece]) -> float:
 
 
 def pieces(steps: Sequence[FlowStep], count: int, dimension: str = "", *, wide: bool = True) -> list[FlowPiece]:
-    """What runs, in the order in which each engine takes it: ``steps`` in ``count`` chunks along ``dimension``.
+    """The pieces in the order of each engine: ``steps`` in ``count`` chunks along ``dimension``.
 
-    ``wide``: every step that can be is cut; else matrix products only where a collective reads them. Steps that are
-    computed one after another are one piece of each chunk, up to the next one that waits for a collective.
+    ``wide``: cut every divisible step; else matrix products only if a collective reads them. Consecutive compute steps
+    are one piece of each chunk, up to the next one that waits for a collective.
     """
     sent_from = {source for step in steps if step.is_sent for source in step.waits}
     cut = [count if step.divides.get(dimension, 1) % count == 0 and count > 1
@@ -111,7 +112,8 @@ def pieces(steps: Sequence[FlowStep], count: int, dimension: str = "", *, wide: 
 
 
 def _runs(steps: Sequence[FlowStep], cut: Sequence[int]) -> list[list[int]]:
-    """Steps that follow each other on one engine, in as many chunks; a new run where one waits for a collective."""
+    """Consecutive steps on one engine, with equal numbers of chunks; a step that waits for a collective starts a new
+    run."""
     runs: list[list[int]] = []
     for number, step in enumerate(steps):
         last = runs[-1][-1] if runs else number
@@ -128,7 +130,7 @@ def _reads(steps: Sequence[FlowStep], run: Sequence[int], source: int) -> bool:
     return any(source in steps[number].waits for number in run)
 
 
-#: A piece that takes no time is a block of a nanosecond.
+#: A piece without time is a block of a nanosecond.
 _INSTANT = 1e-9
 
 
@@ -144,7 +146,7 @@ def apart_blocks(whole: WideBlock, pieces: Sequence[FlowPiece], lanes: Mapping[i
     for number, piece in enumerate(pieces):
         waits = {*piece.waits, *([before[piece.is_sent]] if piece.is_sent in before else [])}
         if number and not waits:
-            waits = {0}  # memory is taken by the first one
+            waits = {0}  # memory is allocated by the first one
         before[piece.is_sent] = number
         after = tuple(WideDependency(names[source]) for source in sorted(waits))
         memory = ((max(kept, 0) + workspace if not number else 0)
@@ -157,7 +159,7 @@ def apart_blocks(whole: WideBlock, pieces: Sequence[FlowPiece], lanes: Mapping[i
 
 
 def _with_one_end(pieces: Sequence[FlowPiece]) -> Sequence[FlowPiece]:
-    """``pieces``, the last one behind all others: where the two engines end beside each other, an instant after both.
+    """``pieces``, with the last one after all others: if the two engines end concurrently, an instant after both.
     """
     last = len(pieces) - 1
     other = max((number for number, piece in enumerate(pieces) if piece.is_sent != pieces[last].is_sent), default=None)
@@ -172,7 +174,7 @@ def _with_one_end(pieces: Sequence[FlowPiece]) -> Sequence[FlowPiece]:
 
 
 def _amount(amounts: object) -> int:
-    """What is taken on each device: the same on all."""
+    """The amount on each device: the same on all."""
     assert isinstance(amounts, tuple)
     found = set(amounts)
     assert len(found) <= 1

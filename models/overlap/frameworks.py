@@ -1,16 +1,16 @@
-"""What frameworks do today in a step with the whole model on every GPU, at the same costs as weft's own steps.
+"""Today's frameworks in a step with the whole model on every GPU, at the same costs as weft's own steps.
 
 Gradients fill buckets of 25 MiB from the last layer to the first, and a bucket's collective starts when the backward of
-the last micro-batch has made all of it; collectives run one after another on the network, beside the backward. Before
-the last micro-batch gradients are only added up.
+the last micro-batch has completed it; collectives run in sequence on the network, beside the backward. Before the last
+micro-batch gradients are only accumulated.
 
 * ``ddp``: an all-reduce of each bucket, then one update of all parameters on every GPU (DistributedDataParallel).
 * ``zero-1``: a reduce-scatter of each bucket, then one update of each GPU's slice, then an all-gather of each bucket's
   parameters. Within a step the gathers come at its end; between steps they run beside the next forward, which waits for
   each bucket where it needs it (ZeRO-1 with both overlaps; optimizer state is 1/N on each GPU).
 
-Within a layer gradients are taken to be made evenly over its backward, and parameters to be needed evenly over its
-forward: no later than frameworks have them. Orders are fixed here, so times are sums and maxima: no search.
+Within a layer, gradients are assumed to be produced evenly over its backward, and parameters needed evenly over its
+forward: no later than in frameworks. Orders are fixed here, so times are sums and maxima, without a search.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from weft.models.spec.sections import Spec
 
 #: A bucket of DistributedDataParallel by default; ZeRO-1 is given the same.
 BUCKET_BYTES = 25 * 2**20
-#: No model has more layers: each is a group of its own.
+#: More than the layers of any model: each is a separate group.
 _ALL_LAYERS = 1 << 20
-#: What each is, in a few words.
+#: Short descriptions.
 FRAMEWORKS = {"ddp": "all-reduce in 25 MiB buckets beside the backward, as DDP does",
               "zero-1": "reduce-scatter in 25 MiB buckets beside the backward, all-gather, as overlapped ZeRO-1 does"}
 
@@ -36,8 +36,8 @@ FRAMEWORKS = {"ddp": "all-reduce in 25 MiB buckets beside the backward, as DDP d
 @dataclass(frozen=True, slots=True)
 class FrameworkStep:
     """``name``: one of :data:`FRAMEWORKS`. ``makespan``: seconds of one step, until all parameters are everywhere;
-    ``period``: seconds between steps that follow each other. Both ``None`` where it lacks memory. ``buckets``: how
-    many."""
+    ``period``: seconds between steps that follow each other. Both ``None`` if memory is insufficient. ``buckets``:
+    their number."""
 
     name: str
     makespan: float | None
@@ -55,7 +55,7 @@ class _Bucket:
 
 
 def framework_steps(spec: Spec, micro_batches: int | None = None) -> tuple[FrameworkStep, ...]:
-    """Each of :data:`FRAMEWORKS` on ``spec``, which can have the whole model on every GPU (see
+    """Each of :data:`FRAMEWORKS` on ``spec``, for which the whole model can be on every GPU (see
     :func:`weft.models.overlap.data_parallel.why_not_data_parallel`)."""
     costs = StepCosts(spec)
     layers = layer_groups(spec, _ALL_LAYERS)
@@ -89,7 +89,7 @@ def _zero(costs: StepCosts, buckets: Sequence[_Bucket], begin: float) -> tuple[f
 
 
 def _summed(buckets: Sequence[_Bucket], sums: Sequence[float], begin: float) -> float:
-    """When all buckets are summed, their backward beginning at ``begin``: never before its end."""
+    """The time when all buckets are summed, with their backward beginning at ``begin``: never before its end."""
     network = begin
     for ready, seconds in zip(accumulate((bucket.backward for bucket in buckets), initial=begin),
                               [0.0, *sums], strict=True):

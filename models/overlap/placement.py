@@ -1,4 +1,4 @@
-"""A placement whose collectives have options: a problem with choices, and which of its assignments overlap nothing."""
+"""A placement whose collectives have options: a problem with choices, and its assignments without overlap."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def lane_name(device: str) -> str:
 
 @dataclass(frozen=True)
 class OverlapPlacement:
-    """``problem``: one placement with the options of its collectives. ``bare``: under each of these
-    options nothing that is sent runs beside a computation; other choices are open under them.
+    """``problem``: one placement with the options of its collectives. ``bare``: under each of these options no
+    communication overlaps computation; other choices remain open.
 
-    ``micro_batches``: how many of the spec's micro-batches one micro-batch of the problem is. ``gpus``: those that each
-    device of the problem that is no lane stands for, in order; ``memory``: what each GPU has for blocks. ``details``:
-    what its schedules say of it, lists with an entry for each GPU. ``notes``: what its costs assume.
-    ``update``: seconds of the optimizer's update on all parameters, where its blocks have it.
+    ``micro_batches``: the number of the spec's micro-batches in one micro-batch of the problem. ``gpus``: the GPUs
+    represented by each device of the problem other than lanes, in order; ``memory``: each GPU's memory for blocks.
+    ``details``: entries of its schedules, lists with an entry for each GPU. ``notes``: assumptions of its costs.
+    ``update``: seconds of the optimizer's update on all parameters, if its blocks include it.
     """
 
     title: str
@@ -43,9 +43,9 @@ class OverlapPlacement:
 
 
 def written_out(problem: Problem, gpus: Sequence[Sequence[int]], memory: Sequence[int] | None = None) -> Problem:
-    """``problem``, whose devices that are no lanes stand for ``gpus``, with each GPU and its lane; ``memory`` of each
-    GPU in order, by default that of the device. What a block takes on a device it takes on every GPU that the device
-    stands for."""
+    """``problem``, whose devices other than lanes represent ``gpus``, with each GPU and its lane; ``memory`` of each
+    GPU in order, by default that of the device. A block's memory on a device applies to every GPU that the device
+    represents."""
     owners = [device for device in problem.devices if device.lane_of is None]
     stands_for = {device.name: tuple(group) for device, group in zip(owners, gpus, strict=True)}
     has_lane = {device.lane_of for device in problem.devices}

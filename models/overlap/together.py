@@ -1,20 +1,19 @@
 """A placement on groups of GPUs that compute layers together, with options for the collectives of each stage.
 
 Each stage has the choice ``overlap: stage s`` among its ways (:mod:`weft.models.overlap.ways`), one for all of its
-layers and micro-batches; of several stages each has those ways that are fastest. Where there are more than a few
-stages, those of as many GPUs share one choice ``overlap: d GPUs``: the bound is then proven for stages that go the same
-way.
+layers and micro-batches; with several stages each has only its fastest ways. With more than a few stages, those with
+equal numbers of GPUs share one choice ``overlap: d GPUs``: the bound is then proven for stages with the same way.
 
 A stage's forward is one block under each way, and so is its backward: within it, its collectives and its computation
-overlap as the way says, and nothing of another micro-batch runs in between. In *pairs* two micro-batches pass together
-as one, and the collectives of each run beside the computation of the other. Where there are few layers, collectives
-may be blocks of their own on the network lanes (:mod:`weft.models.overlap.flow`), beside which other micro-batches are
-computed; a pass in one block then holds its GPUs' lanes as well, as it has collectives inside.
+overlap according to the way, and nothing of another micro-batch runs in between. In *pairs* two micro-batches pass
+together as one, and the collectives of each run beside the computation of the other. With few layers, collectives may
+be separate blocks on the network lanes (:mod:`weft.models.overlap.flow`), which overlap the computation of other
+micro-batches; a pass in one block then occupies its GPUs' lanes as well, as it has collectives inside.
 
-*Sends.* What a stage gives lies whole on each of its GPUs, or in slices. Slices are sent as they are between stages of
-as many GPUs, which takes 1/N of the time, and are gathered at the receiver where it needs the tensor whole. Also of
-what lies whole each GPU may send its slice only, to be gathered there: the choice ``send: stage s``, where that is
-shorter. Between groups of different size slices are gathered before they are sent.
+*Sends.* A stage's output is whole on each of its GPUs, or in slices. Slices are sent directly between stages with equal
+numbers of GPUs, which takes 1/N of the time, and are gathered at the receiver if it needs the tensor whole. For a whole
+output each GPU may also send only its slice, to be gathered there: the choice ``send: stage s``, if that is shorter.
+Between groups of different size slices are gathered before they are sent.
 """
 
 from __future__ import annotations
@@ -33,17 +32,17 @@ from weft.solver.problem import Block, BlockKind, Device
 from weft.solver.wide.block import WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
 
-#: The options of what is sent.
+#: The options of sends.
 WHOLE, SLICES = "whole", "slices"
-#: The choice of how all stages send.
+#: The choice for the sends of all stages.
 _SEND = "send"
-#: Up to so many stages each has a choice of its own.
+#: Up to this many stages, each has a separate choice.
 _MOST_CHOICES = 4
 
 
 def overlap_of(ways: Ways, candidate: ShapeCandidate) -> OverlapPlacement | None:
-    """``candidate``, whose backward is that of ``ways``, with the options of its collectives; ``None`` where no option
-    saves anything."""
+    """``candidate``, whose backward is that of ``ways``, with the options of its collectives; ``None`` if no option
+    saves time."""
     space, pairs = ways.space, ways.pairs
     made = _Together(space, candidate, ways)
     if not made.choices:
@@ -77,7 +76,7 @@ class _Together:
         self.choices = self._choices()
 
     def _keep_common(self) -> None:
-        """Of stages that share a choice, the ways that all of them have."""
+        """The ways common to all stages that share a choice."""
         for degree in {part.degree for part in self.parts}:
             alike = [part.name for part in self.parts if part.degree == degree]
             common = set.intersection(*({way.name for way in self.ways[name]} for name in alike))
@@ -102,7 +101,7 @@ class _Together:
 
     @property
     def problem(self) -> WideProblem:
-        """All of it."""
+        """The whole problem."""
         static = self.candidate.static_memory
         devices = [Device(gpu_name(group), self.space.capacity - held, held)
                    for group, held in zip(self.candidate.gpus, static, strict=True)]
@@ -128,7 +127,7 @@ class _Together:
                     yield from self._wide(block, own or waits or [WideDependency(f"F{part.name}")], part, way)
 
     def _wide(self, block: Block, waits: Sequence[WideDependency], part: LayersPart, way: Way) -> list[WideBlock]:
-        """``block`` of ``part`` under ``way``: whole, beside the lanes it sends over, or in pieces."""
+        """``block`` of ``part`` under ``way``: whole, with the lanes of its collectives, or in pieces."""
         count = len(self.candidate.gpus)
         made = wide_block(block, waits, self._when(part, way))
         if block.kind == BlockKind.WEIGHT_GRAD:
@@ -167,7 +166,7 @@ class _Together:
 
     def _lag(self, size: int, giver: tuple[LayersPart, Between], taker: tuple[LayersPart, Between], *,
              slices: bool) -> float:
-        """Seconds until ``taker`` has a tensor of ``size`` bytes as it needs it."""
+        """Seconds until ``taker`` has a tensor of ``size`` bytes in the required layout."""
         (source, lies), (target, needed) = giver, taker
         degree = source.degree
 
@@ -185,6 +184,6 @@ class _Together:
         return part if needed == "sliced" else sent(size)
 
     def _has_slices(self, source: LayersPart, target: LayersPart, size: int) -> bool:
-        """Whether it is shorter to send slices of what lies whole."""
+        """Whether sending slices of a whole tensor is shorter."""
         lags = [self._lag(size, (source, "whole"), (target, "whole"), slices=slices) for slices in (False, True)]
         return source.degree == target.degree > 1 and lags[1] < lags[0]

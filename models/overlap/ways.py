@@ -1,27 +1,27 @@
-"""The ways in which a stage on several GPUs may run its collectives, and what each costs.
+"""The ways in which a stage on several GPUs may run its collectives, and their costs.
 
-``none``: one after another with the computation, as costs of stages count them. ``beside``: collectives run beside
-weight gradients and whatever else does not wait for them. ``2 chunks`` ...: also beside the computation of other
-chunks, in so many at most, along the samples or the positions, as is fastest (:mod:`weft.models.overlap.flow`).
-``rs-c-ag`` before one of these: between a reduce-scatter and an all-gather each GPU has its slice of the positions
-only, which takes 1/N of the time and memory of norms and pointwise operators.
+``none``: in sequence with the computation, as in the costs of stages. ``beside``: collectives overlap weight gradients
+and other independent work. ``2 chunks`` ...: they also overlap the computation of other chunks, at most this many,
+along the samples or the positions, whichever is fastest (:mod:`weft.models.overlap.flow`). ``rs-c-ag`` before one of
+these: between a reduce-scatter and an all-gather each GPU has only its slice of the positions, which takes 1/N of the
+time and memory of norms and pointwise operators.
 
-All layers of a stage go one way. What a way saves is taken off what the stage costs without it, so ways that save
-nothing are not there; nor are those that another way of the same layout and fewer chunks is as fast as.
+All layers of a stage use one way. A way's savings are subtracted from the stage's cost without it, so ways without
+savings are omitted; so are those matched by another way of the same layout with fewer chunks.
 
-``apart``, with 1 chunk or several, is for stages of few layers: collectives are blocks of their own on the network
-lanes (:mod:`weft.models.overlap.flow`), and what other micro-batches compute may run beside them.
+``apart``, with 1 chunk or several, is for stages of few layers: collectives are separate blocks on the network lanes
+(:mod:`weft.models.overlap.flow`), which may overlap the computation of other micro-batches.
 
 In *pairs* of micro-batches the two chunks are the two micro-batches, whole: times and amounts are those of both, and
-the workspace is twice as large where they run beside each other.
+the workspace is twice as large if they run concurrently.
 
-The steps of a stage's forward and backward on one of several GPUs that compute it together, collectives apart.
+The steps of a stage's forward and backward on one of several GPUs that compute it together, with separate collectives.
 
-They are the operators of the graph that one GPU computes (:class:`~weft.models.tensor_parallel.shard.Sharded`), in its
-order and with its times; an exchange that sends something is a collective. Where an operator's annotation splits it
-along the samples or the positions, it may be cut into chunks along them; any chunk of a tensor that a collective moves
-can be moved alone. The backward runs the graph backwards; weight gradients follow the next collective, beside which
-they run, since nothing waits for them. With recomputation a layer's forward comes again before its backward.
+They are the operators of one GPU's graph (:class:`~weft.models.tensor_parallel.shard.Sharded`), in its order and with
+its times; an exchange with communication is a collective. If an operator's annotation splits it along the samples or
+the positions, it may be cut into chunks along them; any chunk of a collective's tensor can be moved separately. The
+backward runs the graph in reverse; weight gradients follow the next collective, which they overlap, since they have no
+successors. With recomputation a layer's forward is repeated before its backward.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ from weft.models.tensor_parallel.parts import LayersPart, stage_cost
 from weft.models.tensor_parallel.shard import Exchanged, Sharded
 from weft.models.tensor_parallel.space import Space
 
-#: How tensors lie between layers.
+#: The layouts of tensors between layers.
 Between: TypeAlias = Literal["whole", "sliced"]
 NONE, SLICED, APART = "none", "rs-c-ag", "apart"
-#: In how many chunks collectives may be that are blocks of their own, and up to so many blocks of a stage.
+#: Numbers of chunks of collectives in separate blocks, and the maximum blocks of a stage.
 _APART = (1, 2, 4)
 MOST_PIECES = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """``name`` of the option, how tensors lie ``between`` layers, and what the stage costs.
+    """``name`` of the option, the layout of tensors ``between`` layers, and the stage's costs.
 
-    ``apart``: the pieces of its forward and its backward (of its input gradient, where that is split) where collectives
-    are blocks of their own; none where a pass is one block.
+    ``apart``: the pieces of its forward and its backward (of its input gradient, where that is split) if collectives
+    are separate blocks; none if a pass is one block.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Way:
 
 class Ways:
     """The ways of the stages of ``space``, for one mode of the ``backward``; of micro-batches in ``pairs``, or one by
-    one. ``like``: others of the same space, whose steps and times need not be found again."""
+    one. ``like``: another instance of the same space, whose steps and times are reused."""
 
     def __init__(self, space: Space, backward: Backward, *, pairs: bool = False, like: Ways | None = None) -> None:
         self.space, self.backward, self.pairs = space, backward, pairs
@@ -105,7 +105,7 @@ class Ways:
             yield from self._faster(part, "sliced", cut)
 
     def _faster(self, part: LayersPart, between: Between, cost: StageCost) -> Iterator[Way]:
-        """The ways with collectives beside computation that are faster than those with fewer chunks."""
+        """The ways with overlap that are faster than those with fewer chunks."""
         steps = self.steps(part.degree, between)
         forward = steps.forward(part.layers)
         backward = [] if self.backward == "none" else steps.backward(part.layers, weights=self.backward == "full")
@@ -131,7 +131,7 @@ class Ways:
 
     def _apart(self, between: Between, cost: StageCost, forward: Sequence[FlowStep], backward: Sequence[FlowStep]
                ) -> Iterator[Way]:
-        """The ways with collectives in blocks of their own, where these are few."""
+        """The ways with collectives in separate blocks, if these are few."""
         if 2 * sum(step.is_sent for step in (*forward, *backward)) > MOST_PIECES:
             return
         for count in _APART:
@@ -141,20 +141,21 @@ class Ways:
                 yield Way(f"{SLICED}, {name}" if between == "sliced" else name, between, cost, (rows[0], rows[1]))
 
     def _cost(self, cost: StageCost) -> StageCost:
-        """That of one micro-batch, or of two that run one after the other."""
+        """The cost of one micro-batch, or of two in sequence."""
         if not self.pairs:
             return cost
         return _doubled(cost, "forward", "backward", "input_grad", "weight_grad", "activation", "held", "output")
 
     def _saved(self, steps: Sequence[FlowStep], alike: object, count: int) -> int:
-        """What :func:`_saved` says of ``steps``, which are like others with the same ``alike``."""
+        """:func:`_saved` of ``steps``, cached for equal ``alike``."""
         if (alike, count) not in self._spared:
             self._spared[alike, count] = _saved(steps, count)
         return self._spared[alike, count]
 
 
 def fastest(ways: Sequence[Way]) -> tuple[Way, ...]:
-    """``none``, and of each layout the fastest way in one block and the one in blocks that is the fastest alone."""
+    """``none``, and for each layout the fastest way in one block and the one in separate blocks that is fastest
+    alone."""
     found: dict[tuple[Between, bool], Way] = {}
     for way in ways:
         key = way.between, way.apart is not None
@@ -165,12 +166,12 @@ def fastest(ways: Sequence[Way]) -> tuple[Way, ...]:
 
 
 def _alone(way: Way) -> float:
-    """Nanoseconds of both passes where nothing else runs."""
+    """Nanoseconds of both passes if nothing else runs."""
     return way.cost.load if way.apart is None else sum(map(ended, way.apart)) * 1e9
 
 
 def _alike(steps: Sequence[FlowStep]) -> object:
-    """Equal for steps that differ in names only."""
+    """A key equal for steps that differ only in names."""
     return tuple((step.waits, step.seconds, step.launch, tuple(step.pieces.items()), tuple(step.divides.items()),
                   step.is_heavy) for step in steps)
 
@@ -187,7 +188,7 @@ def _doubled(cost: StageCost, *names: str) -> StageCost:
 
 
 def _saved(steps: Sequence[FlowStep], count: int) -> int:
-    """Whole nanoseconds that ``count`` chunks save of ``steps`` one after another, along the better axis."""
+    """Whole nanoseconds that ``count`` chunks save over ``steps`` in sequence, along the better axis."""
     if not steps:
         return 0
     least = min(duration(steps, count, dimension, wide=wide) for dimension, wide in _cuts(count))
@@ -195,7 +196,7 @@ def _saved(steps: Sequence[FlowStep], count: int) -> int:
 
 
 def _best_pieces(steps: Sequence[FlowStep], count: int) -> tuple[FlowPiece, ...]:
-    """``steps`` in ``count`` chunks, along the axis that is fastest where nothing else runs."""
+    """``steps`` in ``count`` chunks, along the axis that is fastest if nothing else runs."""
     if not steps:
         return ()
     dimension, wide = min(_cuts(count), key=lambda cut: duration(steps, count, cut[0], wide=cut[1]))
@@ -207,20 +208,20 @@ def _cuts(count: int) -> list[tuple[str, bool]]:
     return [(dimension, wide) for dimension in (DIMENSIONS if count > 1 else ("",)) for wide in (True, False)]
 
 
-#: In how many chunks collectives may be.
+#: Possible numbers of chunks of collectives.
 CHUNKS = (2, 4, 8)
-#: Along which axes: samples, and positions of a sequence.
+#: The axes of chunks: samples, and positions of a sequence.
 DIMENSIONS = ("batch", "sequence")
-#: What the zoo calls the two axes.
+#: The zoo's names of the two axes.
 _AXES = {"batch": 0, "sequence": 1, "rows": 1}
 _HEAVY = ("gemm", "bmm", "attention", "convolution")
-#: Layers that recomputation leaves alone.
+#: Layers excluded from recomputation.
 _NOT_RECOMPUTED = ("embedding", "embedding_bag", "cross_entropy")
 
 
 class LayerSteps:
-    """The steps of any row of layers. ``graph``: the operators before they were divided; ``timer``: seconds of a
-    collective; ``recompute``: whether layers run again in the backward."""
+    """The steps of any consecutive layers. ``graph``: the operators before the division; ``timer``: seconds of a
+    collective; ``recompute``: whether layers are recomputed in the backward."""
 
     def __init__(self, sharded: Sharded, graph: OperatorGraph, device: DeviceType, timer: Timer, *,
                  recompute: bool) -> None:
@@ -296,7 +297,7 @@ class LayerSteps:
         return FlowStep(operator.name, known, seconds, self.device.launch[which], divides=divides, is_heavy=heavy)
 
     def _kind(self, operator: Operator, which: Pass) -> str | None:
-        """The collective that ``operator`` is in this pass, if it is one."""
+        """The kind of collective of ``operator`` in this pass, if it is one."""
         exchanged = self.exchanged.get(operator.name)
         if exchanged is None:
             return None
@@ -311,7 +312,7 @@ class LayerSteps:
         return self.timer(kind, -(-size // count))
 
     def _axes_of(self, exchanged: Exchanged) -> dict[str, int]:
-        """Along which axes what is sent can be cut: any that it has beside the last one, in what each GPU has of it."""
+        """The axes along which a communicated tensor can be cut: any but the last one, of each GPU's part."""
         shape = self.whole.tensors[exchanged.tensor].shape
         among = {exchanged.produced, exchanged.need.layout}
         return {dimension: shape[axis] // (self.sharded.degree if axis in among else 1)
@@ -319,7 +320,8 @@ class LayerSteps:
 
 
 class _StepsInARow:
-    """Steps in a row; ``made``: which one made a tensor, ``gradient``: which one gave back an operator's gradient."""
+    """Steps in sequence; ``made``: the producer of each tensor, ``gradient``: the step that returned an operator's
+    gradient."""
 
     def __init__(self) -> None:
         self.steps: list[FlowStep] = []
@@ -327,13 +329,13 @@ class _StepsInARow:
         self.gradient: dict[str, int] = {}
 
     def add(self, step: FlowStep) -> int:
-        """Append ``step``; its number."""
+        """Append ``step``; returns its number."""
         self.steps.append(step)
         return len(self.steps) - 1
 
 
 def _divides(splits: Sequence[Split], taken: Split | None, degree: int) -> dict[str, int]:
-    """Units along the dimensions that an operator can be cut along, beside how it is divided among the GPUs."""
+    """Units along an operator's divisible dimensions, apart from its division among the GPUs."""
     found: dict[str, int] = {}
     for split in splits:
         axis = _AXES.get(split.dimension)

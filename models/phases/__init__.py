@@ -1,6 +1,6 @@
-"""What is a training whose costs change? A spec with phases in; parts, plans at any part's costs, bytes that move.
+"""Training runs whose costs change. A spec with phases in; parts, plans at any part's costs, bytes moved.
 
-:mod:`~weft.models.phases.parts` says how many experts a token uses, and which spec each part of the training has, and
-:mod:`~weft.models.phases.plans` what of a schedule's placement stays the same at other costs, and what moves between
-GPUs where a plan takes another one's place.
+:mod:`~weft.models.phases.parts` gives the number of experts a token uses, and the spec of each part of the training,
+and :mod:`~weft.models.phases.plans` the part of a placement that is independent of costs, and the bytes moved between
+GPUs when plans switch.
 """

@@ -1,13 +1,13 @@
-"""The parts of a training between which its costs change, each with its spec.
+"""The parts of a training run with constant costs, each with its spec.
 
-A list of steps changes where it says. A curve is cut where its value has changed by one more equal ratio, so that no
-part's ends are far from its mean, which stands for all of it.
+A list changes at its steps. A curve is cut at equal ratios of its value, so that no part's ends are far from its mean,
+which represents it.
 
-How many experts a token uses under a dense-to-sparse gate, modelled, and as measured.
+The number of experts a token uses under a dense-to-sparse gate, modelled or measured.
 
-A gate gives expert e the weight softmax((l + g) / tau)_e: l are the token's logits, drawn here from a normal
-distribution of some spread, g is Gumbel noise. The density is the mean number of weights above the threshold, taken
-over fixed draws, so that it repeats exactly.
+A gate gives expert e the weight softmax((l + g) / tau)_e: l are the token's logits, here from a normal distribution
+with a given spread, g is Gumbel noise. The density is the mean number of weights above the threshold, over fixed random
+draws, so it is reproducible.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from weft.models.spec.phases import DENSITY, DtsDensity, MeasuredDensity
 from weft.models.spec.sections import Spec
 from weft.models.spec.spec import SpecError, with_values
 
-#: Steps at which a curve is looked at, evenly over the training.
+#: Number of evenly spaced steps at which a curve is sampled.
 _SAMPLES = 512
 #: The entries that need no path.
 _PATHS = {"sequence": "model.sequence", "micro_batches": "training.micro_batches",
@@ -35,8 +35,8 @@ _PATHS = {"sequence": "model.sequence", "micro_batches": "training.micro_batches
 
 @dataclass(frozen=True)
 class TrainingPart:
-    """Steps ``first`` to ``last - 1``, whose costs are those of ``spec``. ``values``: what it differs in, by the names
-    that phases have."""
+    """Steps ``first`` to ``last - 1``, whose costs are those of ``spec``. ``values``: the values of the entries of
+    phases, by name."""
 
     first: int
     last: int
@@ -51,8 +51,8 @@ class TrainingPart:
 def parts_of(spec: Spec) -> list[TrainingPart]:
     """The parts of ``spec``'s training, first to last; parts with equal values are of one spec object.
 
-    Raises :class:`~weft.models.spec.spec.SpecError` where it has no phases, an entry does not exist, or a value is one
-    that the spec cannot have.
+    Raises :class:`~weft.models.spec.spec.SpecError` if it has no phases, an entry does not exist, or a value is invalid
+    for the spec.
     """
     phases = spec.phases
     if phases is None:
@@ -78,7 +78,7 @@ def parts_of(spec: Spec) -> list[TrainingPart]:
 
 
 def _require_once(spec: Spec, names: Iterable[str]) -> None:
-    """Refuse an entry that goes by two names."""
+    """Refuse an entry given under two names."""
     seen: dict[str, str] = {}
     for name in names:
         other = seen.setdefault(_path(spec, name), name)
@@ -87,7 +87,7 @@ def _require_once(spec: Spec, names: Iterable[str]) -> None:
 
 
 def _require_whole_layers(spec: Spec) -> None:
-    """Refuse what leaves a plan open that is to be the same at several costs."""
+    """Refuse open decisions in a plan that must be the same at several costs."""
     if spec.parallel is not None:
         raise SpecError(f"{spec.where}: parallel divides GPUs into a grid of its own at every cost, but plans of "
                         "phases stay the same until they are switched; leave one of them out")
@@ -102,7 +102,7 @@ def _require_whole_layers(spec: Spec) -> None:
 
 
 def _experts(spec: Spec) -> int:
-    """How many experts a layer has. Raises ``SpecError`` where there are none."""
+    """The number of experts in a layer. Raises ``SpecError`` if there are none."""
     if not isinstance(spec.model, MoeModel):
         found = getattr(spec.model, "family", "of no family; write its sizes as one")
         raise SpecError(f"{spec.where}: phases.{DENSITY} is for the family moe, but the model is {found}; leave it out")
@@ -110,7 +110,7 @@ def _experts(spec: Spec) -> int:
 
 
 def _path(spec: Spec, name: str) -> str:
-    """Where the entry ``name`` stands in the file."""
+    """The path of the entry ``name`` in the file."""
     path = _PATHS.get(name, name)
     if path.partition(".")[0] == "phases":
         raise SpecError(f"{spec.where}: phases.{name} changes phases themselves; leave it out")
@@ -124,7 +124,7 @@ def _cuts(curve: DtsDensity | MeasuredDensity, steps: int, samples: int, experts
     grid = sorted({round(step) for step in np.linspace(0, end - 1, _SAMPLES)})
     values = np.log([density_at(curve, step, experts) for step in grid])
     levels = np.linspace(values.max(), values.min(), samples + 1)[1:-1]
-    place = np.searchsorted(-levels, -values, side="left")  # how many levels each value is below
+    place = np.searchsorted(-levels, -values, side="left")  # the number of levels above each value
     found = {step for step, before, after in zip(grid[1:], place, place[1:], strict=False) if before != after}
     return found | ({hard} if hard is not None and hard < steps else set())
 
@@ -137,7 +137,7 @@ def _value(value: Any, first: int, last: int, experts: int) -> Any:
     return float(f"{np.mean([density_at(value, step, experts) for step in steps]):.4g}")
 
 
-#: Tokens drawn: the standard error of a density of 8 experts is below 0.03.
+#: Number of sampled tokens: the standard error of a density of 8 experts is below 0.03.
 _DRAWS = 4096
 
 

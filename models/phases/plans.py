@@ -1,13 +1,13 @@
-"""What of a schedule's placement stays the same where costs change: a plan, and the same plan at another spec's costs.
+"""The part of a placement that is independent of costs: a plan, and the same plan at another spec's costs.
 
-A plan says which layers are on which GPUs, how the weights of every operator are divided among a group's GPUs, and how
-the backward runs. Times and memory follow from the spec; the order of blocks is searched anew for them.
+A plan assigns layers to GPUs, divides the weights of every operator among a group's GPUs, and fixes the kind of
+backward. Times and memory follow from the spec; the order of blocks is searched again for them.
 
-What moves where a plan takes another one's place between two steps: parameters with their optimizer state.
+The data moved when plans switch between two steps: parameters with their optimizer state.
 
-A GPU keeps what it has under both plans and receives the rest of what it needs from GPUs that have it, copies sharing
-the work. Gradients do not move: none are there between steps. A weight that is divided along the same dimension before
-and after has the parts of an interval; divided along another one, a part of each is needed of every part.
+A GPU keeps the data that it has under both plans and receives the rest from GPUs that have it, with copies sharing the
+work. Gradients do not move: there are none between steps. For a weight divided along the same dimension before and
+after, the parts are intervals; along another dimension, a share of every old part is needed.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _ONE_GPU = ("chain", "v", "loop", "wave")
 
 @dataclass(frozen=True)
 class PhasePlan:
-    """``layers`` and ``gpus`` of each stage, in order; of ``data`` none.
+    """``layers`` and ``gpus`` of each stage, in order; none for ``data``.
 
-    ``splits``: by degree, the operators whose weights are divided among so many GPUs, each with the dimension.
-    ``co_shard``: by stage, in which parts its layers run in turn ("": none). ``replicas``: of the model; the stages of
-    each follow each other. ``sliced``: of ``data``, whether each GPU has its slice of the optimizer state only.
-    ``title`` tells it to people, equal plans may have different ones.
+    ``splits``: by degree, the operators whose weights are divided among that many GPUs, each with the dimension.
+    ``co_shard``: by stage, the co-sharded parts of its layers ("": none). ``replicas``: of the model; the stages of
+    each are consecutive. ``sliced``: for ``data``, whether each GPU has only its slice of the optimizer state.
+    ``title`` is for display, equal plans may have different ones.
     """
 
     title: str = field(compare=False)
@@ -63,8 +63,8 @@ class PhasePlan:
 
 
 def plan_of(spec: Spec, problem: Problem, said: Mapping[str, Any], choices: Mapping[str, str]) -> PhasePlan:
-    """The plan of a placement of ``spec``, which is this ``problem`` with these ``choices``; ``said`` is what its
-    schedules say of it."""
+    """The plan of a placement of ``spec``, which is this ``problem`` with these ``choices``; ``said``: the entries of
+    its schedules."""
     title = str(said.get("placement", ""))
     kinds = {block.kind for block in problem.blocks}
     backward: Backward = "split" if BlockKind.INPUT_GRAD in kinds else "full"
@@ -85,7 +85,7 @@ def plan_of(spec: Spec, problem: Problem, said: Mapping[str, Any], choices: Mapp
 
 def _splits(space: Space, layers: tuple[tuple[str, ...], ...], gpus: tuple[tuple[int, ...], ...]
             ) -> tuple[tuple[int, tuple[tuple[str, str], ...]], ...]:
-    """How weights are divided in the stages of each degree."""
+    """The division of weights in the stages of each degree."""
     found = []
     for degree in sorted({len(group) for group in gpus} - {1}):
         inside = {name for names, group in zip(layers, gpus, strict=True) if len(group) == degree for name in names}
@@ -97,10 +97,10 @@ def _splits(space: Space, layers: tuple[tuple[str, ...], ...], gpus: tuple[tuple
 
 
 def candidate_at(spec: Spec, plan: PhasePlan) -> ModelCandidate | None:
-    """``plan``, of one GPU a stage, at the costs of ``spec``; ``None`` where it does not fit."""
+    """``plan``, of one GPU a stage, at the costs of ``spec``; ``None`` if it does not fit."""
     counts = tuple(len(names) for names in plan.layers)
     chunks = len(counts) // spec.cluster.gpus
-    # pydantic does not check a copy, and need not: the whole spec was checked.
+    # pydantic does not check a copy, and need not: the spec was checked.
     pinned = spec.model_copy(update={"placement": spec.placement.model_copy(update={
         "cut": counts, "shapes": _ONE_GPU, "backward": (plan.backward,), "chunks": chunks,
         "co_shard": ()})})
@@ -112,7 +112,7 @@ def candidate_at(spec: Spec, plan: PhasePlan) -> ModelCandidate | None:
 
 
 def shape_candidate_at(spec: Spec, plan: PhasePlan) -> tuple[ShapeCandidate, Space] | None:
-    """``plan``, on groups of GPUs, at the costs of ``spec``; ``None`` where it does not fit."""
+    """``plan``, on groups of GPUs, at the costs of ``spec``; ``None`` if it does not fit."""
     space = space_for(spec)
     if space is None:
         return None
@@ -138,7 +138,7 @@ _Loads: TypeAlias = defaultdict[tuple[int, bool], float]
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Part ``index`` of ``parts`` along ``dimension``; all of it where there is one part."""
+    """Part ``index`` of ``parts`` along ``dimension``; the whole if there is one part."""
 
     dimension: str = ""
     index: int = 0
@@ -149,7 +149,7 @@ class Shard:
         return 1 / self.parts
 
     def common(self, other: Shard) -> float:
-        """The share of the whole that both have."""
+        """The common share of the whole."""
         if self.dimension and other.dimension and self.dimension != other.dimension:
             return self.share * other.share
         first = max(self.index / self.parts, other.index / other.parts)
@@ -158,26 +158,26 @@ class Shard:
 
 @dataclass(frozen=True)
 class PlanMoves:
-    """``bytes``: that all GPUs receive. ``seconds``: until the last of them has all, GPUs sending and receiving at the
-    same time, over the cluster's links."""
+    """``bytes``: received by all GPUs. ``seconds``: until the last of them has finished, with concurrent sends and
+    receives, over the cluster's links."""
 
     bytes: int
     seconds: float
 
 
-#: By GPU, the shards of every parameter that it holds.
+#: By GPU, its shards of every parameter.
 Shards: TypeAlias = Mapping[int, Mapping[str, frozenset[Shard]]]
 
 
 class Holdings(NamedTuple):
-    """The shards of ``weights`` on each GPU, and those whose optimizer ``state`` it has."""
+    """Each GPU's shards of ``weights``, and those of the optimizer ``state``."""
 
     weights: Shards
     state: Shards
 
 
 def shards_of(spec: Spec, plan: PhasePlan) -> Holdings:
-    """What each GPU holds under ``plan``, by the names of parameters (of listed layers: the layers')."""
+    """Each GPU's shards under ``plan``, by the names of parameters (for listed layers: the layers')."""
     weights = _weights(spec, plan)
     if not plan.sliced:
         return Holdings(weights, weights)
@@ -204,7 +204,7 @@ def _weights(spec: Spec, plan: PhasePlan) -> Shards:
 
 
 def moves_between(spec: Spec, before: Holdings, after: Holdings) -> PlanMoves:
-    """What a switch moves, of a model of ``spec`` (:func:`shards_of` says what GPUs hold)."""
+    """The data moved by a switch, for a model of ``spec`` (:func:`shards_of` gives the GPUs' shards)."""
     run, network = spec.run, model_cluster(spec.cluster).network
     counts = {name: count for named in _parameters(spec).values() for _, name, count in named}
     state = run.optimizer_bytes_per_parameter if isinstance(run, TrainingRun) else 0
@@ -220,7 +220,7 @@ def moves_between(spec: Spec, before: Holdings, after: Holdings) -> PlanMoves:
 
 def _move(before: Shards, after: Shards, sizes: Mapping[str, int], network: Network, sent: _Loads,
           received: _Loads) -> float:
-    """Add up what each GPU sends and receives of tensors of these ``sizes``; the bytes of all."""
+    """Sum each GPU's sent and received bytes for tensors of these ``sizes``; returns the total bytes."""
     total = 0.0
     for gpu, named in after.items():
         for name, shards in named.items():
@@ -240,7 +240,8 @@ def _move(before: Shards, after: Shards, sizes: Mapping[str, int], network: Netw
 
 
 def _sources(before: Shards, name: str, shard: Shard, gpu: int) -> dict[int, float]:
-    """By GPU, what share of the parameter it sends of ``shard``: copies share it evenly, nearer ones are no better."""
+    """By GPU, the share of the parameter that it sends for ``shard``: copies share it evenly, nearer ones are not
+    preferred."""
     holders: dict[Shard, list[int]] = defaultdict(list)
     for other, named in before.items():
         if other != gpu:
@@ -273,5 +274,5 @@ def _divided(spec: Spec) -> Mapping[tuple[str, str], frozenset[str]]:
 
 
 def _by_layer(spec: Spec) -> bool:
-    """Whether costs are of whole layers, without operators."""
+    """Whether costs refer to whole layers, without operators."""
     return isinstance(spec.model, ExplicitModel) or uses_measured_gpt(spec)

@@ -1,6 +1,5 @@
-"""Which one problem are several jobs on the same GPUs?
+"""Several jobs on the same GPUs as one problem.
 
-In: jobs, each a block problem of its own, read from a file or made from a spec. Out: one problem with all of them, in
-which they share GPUs, network and memory; what it is where a job's communication never runs beside its computation; and
-whether they fit together at all.
+In: jobs, each a separate block problem, read from a file or made from a spec. Out: one problem with all of them, in
+which they share GPUs, network and memory; its version without overlap inside a job; and whether the jobs fit together.
 """

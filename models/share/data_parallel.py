@@ -1,10 +1,10 @@
-"""A spec's training on all GPUs of its cluster at once: every GPU has the whole model, gradients are summed in parts.
+"""A spec's training on all GPUs of its cluster: every GPU has the whole model, gradients are summed in parts.
 
 A step is the spec's micro-batches, divided over the GPUs. All of them run the last one's forward ``F0`` ... in a few
-groups of layers and its backward ``B...`` back; behind each backward the gradients of its layers are summed over the
-GPUs (``S...``), on their network lanes, beside the backwards of the layers before (as wait-free backpropagation and
-DistributedDataParallel do). What comes before the last micro-batch is one block, ``accumulate``. The next step begins
-when all sums of this one have ended: that is the edge of distance 1.
+groups of layers and its backward ``B...``; after each backward the gradients of its layers are summed over the GPUs
+(``S...``), on their network lanes, beside the backwards of earlier layers (as in wait-free backpropagation and
+DistributedDataParallel). The work before the last micro-batch is one block, ``accumulate``. The next step begins when
+all sums of this one have ended: the edge of distance 1.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from weft.models.share.job import Job, SharingError, job_of
 from weft.models.spec.sections import Spec, TrainingRun
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
-#: Groups of layers whose gradients are summed apart.
+#: Groups of layers whose gradients are summed separately.
 GROUPS = 4
 
 
 def why_not_data_parallel(spec: Spec) -> str | None:
-    """Why ``spec`` is not trained with the whole model on every GPU, in a sentence; ``None`` where it can be."""
+    """Why ``spec`` is not trained with the whole model on every GPU, in a sentence; ``None`` if it can be."""
     reason = why_not_divided(spec, spec.run.micro_batches) or why_too_large(
         spec, layer_groups(spec, GROUPS), bytes_per_parameter(spec))
     return None if reason is None else f"{spec.where}: {reason}"
@@ -43,8 +43,8 @@ def why_not_data_parallel(spec: Spec) -> str | None:
 def data_parallel_job(spec: Spec, name: str, groups: int = GROUPS) -> Job:
     """The training of ``spec`` as the job ``name``, gradients summed in up to ``groups`` parts.
 
-    Raises :class:`~weft.models.share.job.SharingError` where :func:`why_not_data_parallel` has a reason, and what
-    :func:`~weft.models.candidates.gpu_costs.gpu_costs` does.
+    Raises :class:`~weft.models.share.job.SharingError` if :func:`why_not_data_parallel` has a reason, and the
+    exceptions of :func:`~weft.models.candidates.gpu_costs.gpu_costs`.
     """
     reason = why_not_data_parallel(spec)
     if reason is not None:

@@ -1,12 +1,11 @@
-"""One of several jobs on the same GPUs: its blocks as a problem of its own, and the bare problem that is one without
-overlap of its own.
+"""One of several jobs on the same GPUs: its blocks as a separate problem, and the bare problem without its own overlap.
 
-The same amounts in other units, exactly: problems that are to share GPUs may state theirs in different ones.
+Exact conversion of amounts to other units: problems that share GPUs may use different ones.
 
-Jobs in one problem: their devices, lanes, links and memory are the same ones, their blocks keep to themselves.
+Jobs in one problem: they share devices, lanes, links and memory, but no waits.
 
-A GPU's memory is there for all jobs: what it has, less what all of them hold all the time, is what their blocks may
-take together. Blocks and choices get the name of their job before their own, so that no two are alike.
+All jobs share a GPU's memory: its capacity, less the static memory of all jobs, is available to their blocks together.
+Blocks and choices are prefixed with the name of their job, so that names are unique.
 """
 
 from __future__ import annotations
@@ -24,15 +23,14 @@ from weft.solver.wide.problem import WideProblem
 
 
 class SharingError(ValueError):
-    """Jobs that cannot share GPUs as they are; the message says which entry is in the way and what would do."""
+    """Jobs that cannot share GPUs; the message names the conflicting entry and the remedy."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """``problem``: one step of it, without jobs and classes; it may have choices. ``kind``: how it runs, in words.
+    """``problem``: one step of it, without jobs and classes; it may have choices. ``kind``: its kind of run, in words.
 
-    ``notes``: what a reader should know of its costs. ``micro_batches``: how many of its own a step has on each GPU,
-    where it trains data parallel.
+    ``notes``: remarks on its costs. ``micro_batches``: the number in a step on each GPU, if it trains data parallel.
     """
 
     name: str
@@ -43,25 +41,25 @@ class Job:
 
     @property
     def capacity(self) -> tuple[Number | None, ...]:
-        """What each GPU, and no lane, has for everything; ``None``: as much as is asked for."""
+        """The total memory of each GPU, without lanes; ``None``: unlimited."""
         return tuple(None if device.memory is None else device.memory + device.static
                      for device in self.problem.devices if device.lane_of is None)
 
     @property
     def held(self) -> tuple[Number, ...]:
-        """What it holds on each GPU all the time."""
+        """Its static memory on each GPU."""
         return tuple(device.static for device in self.problem.devices if device.lane_of is None)
 
     @property
     def gpus(self) -> frozenset[int]:
-        """The GPUs that its blocks hold, or a lane of, by their number among those that are no lanes."""
+        """The GPUs whose computation or lanes its blocks use, by their number among devices other than lanes."""
         numbers = {device.name: number for number, device in enumerate(_own(self.problem))}
         names = [device.lane_of or device.name for device in self.problem.devices]
         return frozenset(numbers[names[d]] for block in self.problem.blocks for d in block.devices)
 
 
 def job_of(name: str, problem: Problem | WideProblem, kind: str = "", notes: tuple[str, ...] = ()) -> Job:
-    """The job ``name`` that ``problem`` is. Raises :class:`SharingError` for a problem with jobs or classes."""
+    """The job ``name`` of ``problem``. Raises :class:`SharingError` for a problem with jobs or classes."""
     if isinstance(problem, Problem):
         return Job(name, _widened(problem), kind, notes)
     if problem.jobs:
@@ -75,7 +73,7 @@ def job_of(name: str, problem: Problem | WideProblem, kind: str = "", notes: tup
 
 
 def one_at_a_time(problem: WideProblem) -> WideProblem:
-    """``problem`` where a GPU and its lanes are one: what a lane runs keeps the GPU from everything else."""
+    """``problem`` with each GPU and its lanes merged: a lane's block blocks the GPU."""
     kept = _own(problem)
     place = {device.name: number for number, device in enumerate(kept)}
     owner = [place[device.lane_of or device.name] for device in problem.devices]
@@ -112,7 +110,7 @@ def _widened(problem: Problem) -> WideProblem:
     try:
         return WideProblem(problem.name, problem.devices, blocks, problem.links, time_unit=problem.time_unit,
                            memory_unit=problem.memory_unit, model=problem.model)
-    except ProblemError as error:  # what a plain problem may have and a wide one may not
+    except ProblemError as error:  # allowed in a plain problem but not in a wide one
         raise SharingError(f"{problem.name}: {error}") from None
 
 
@@ -126,7 +124,7 @@ _AMOUNTS = {"B": Fraction(1), **{f"{letter}iB": Fraction(1024**power) for power,
 def in_units(problem: WideProblem, time_unit: str, memory_unit: str) -> WideProblem:
     """``problem`` with its times in ``time_unit`` and its amounts in ``memory_unit``.
 
-    Raises :class:`~weft.models.share.job.SharingError` where nobody knows how many of the one are one of the other.
+    Raises :class:`~weft.models.share.job.SharingError` if the units have no known conversion.
     """
     time = _factor(problem, "time_unit", problem.time_unit, time_unit, _TIMES)
     amount = _factor(problem, "memory_unit", problem.memory_unit, memory_unit, _AMOUNTS)
@@ -138,7 +136,7 @@ def in_units(problem: WideProblem, time_unit: str, memory_unit: str) -> WideProb
 
 
 def amount_text(amount: Number, unit: str) -> str:
-    """An amount of memory as people read it: bytes in the unit that makes the number short, others as they are."""
+    """A readable amount of memory: bytes in the unit with the shortest number, other units unchanged."""
     if unit == "B":
         for larger, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
             if amount >= size:
@@ -170,7 +168,7 @@ def _block(block: WideBlock, time: Fraction, amount: Fraction) -> WideBlock:
 
 
 def _each(value: Value | Mapping[str, Value], change: Callable[[Value], Value]) -> Value | Mapping[str, Value]:
-    """``value`` changed, for each class where there is one for each."""
+    """``value`` changed, for each class if it is given by class."""
     return {name: change(own) for name, own in value.items()} if isinstance(value, Mapping) else change(value)
 
 
@@ -186,7 +184,7 @@ MARK = "/"
 def in_one_unit(jobs: Sequence[Job]) -> tuple[Job, ...]:
     """``jobs`` with times and amounts in the units of the first of them.
 
-    Raises :class:`~weft.models.share.job.SharingError` for units that nobody can convert.
+    Raises :class:`~weft.models.share.job.SharingError` for units without a known conversion.
     """
     first = jobs[0].problem
     return tuple(replace(job, problem=in_units(job.problem, first.time_unit, first.memory_unit)) for job in jobs)
@@ -195,8 +193,8 @@ def in_one_unit(jobs: Sequence[Job]) -> tuple[Job, ...]:
 def composed(jobs: Sequence[Job], name: str = "") -> WideProblem:
     """The problem of all ``jobs``, which are in one unit and have different names.
 
-    Raises :class:`~weft.models.share.job.SharingError` where their GPUs, lanes or links are not the same ones, and
-    where what they hold all the time is more than there is.
+    Raises :class:`~weft.models.share.job.SharingError` if their GPUs, lanes or links differ, and if their static memory
+    exceeds the capacity.
     """
     devices = _devices(jobs)
     places = {device.name: number for number, device in enumerate(devices)}
@@ -209,7 +207,7 @@ def composed(jobs: Sequence[Job], name: str = "") -> WideProblem:
 
 
 def _devices(jobs: Sequence[Job]) -> tuple[Device, ...]:
-    """The GPUs of the first job, each with the lanes that any job has of it."""
+    """The GPUs of the first job, each with the lanes that any job uses."""
     require_same_gpus(jobs)
     lanes: dict[str, dict[str, None]] = {}
     for job in jobs:
@@ -255,7 +253,7 @@ def require_same_gpus(jobs: Sequence[Job]) -> None:
 
 
 def _texts(one: Number | None, other: Number | None, unit: str) -> list[str]:
-    """Both amounts as people read them; to the last digit where they would look alike."""
+    """Both amounts as readable text; with all digits if they would look equal."""
     found = ["unlimited memory" if amount is None else amount_text(amount, unit) for amount in (one, other)]
     return [f"{one} {unit}", f"{other} {unit}"] if found[0] == found[1] else found
 

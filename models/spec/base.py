@@ -1,6 +1,6 @@
-"""What every section of a spec file shares: a strict pydantic model, and the refusal of several keys together.
+"""The common base of a spec file's sections: a strict pydantic model, and refusals of combinations of keys.
 
-The sizes that models have, each within its limit, and the check that one divides another.
+The sizes of models, each within its limit, and the check that one divides another.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Section(BaseModel):
 
 
 def refuse(message: str) -> NoReturn:
-    """A finding about several keys of one section; :mod:`weft.models.spec.spec` puts its place before it."""
+    """An error about several keys of one section; :mod:`weft.models.spec.spec` prefixes its location."""
     raise PydanticCustomError("section", "{message}", {"message": message})
 
 

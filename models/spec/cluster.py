@@ -1,4 +1,4 @@
-"""The section ``cluster`` of a spec: the GPUs, their memory, and what joins them."""
+"""The section ``cluster`` of a spec: the GPUs, their memory, and their links."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from weft.models.hardware.devices import DEVICES
 from weft.models.spec.base import Section, refuse
 from weft.models.spec.fields import Bandwidth, BytesEach, DeviceEach, Name, Reserve, Seconds, SpeedEach, device_each
 
-#: More tiers than any cluster has.
+#: Maximum number of tiers.
 _MOST_TIERS = 8
 
 
 def _memory_or_device(schema: dict[str, Any]) -> None:
-    """What each GPU has need not be said where its device is."""
+    """A GPU's memory is optional if its device is given."""
     schema["required"].remove("memory")
     schema["anyOf"] = [{"required": ["memory"]}, {"required": ["device"]}]
 
@@ -101,16 +101,16 @@ class Cluster(Section):
     @model_validator(mode="before")
     @classmethod
     def _memory_of_device(cls, values: Any, info: ValidationInfo) -> Any:
-        """GPUs whose kind is known have the memory of that kind."""
+        """GPUs of a known type have its memory."""
         if not isinstance(values, dict) or "memory" in values or not values.get("device"):
             return values
         named = values["device"] if isinstance(values["device"], list) else [values["device"]]
-        if "cpu" in named:  # one has as much as was built in
+        if "cpu" in named:  # a GPU with its built-in memory
             return values
         try:
             checked = device_each(named, info)
         except ValueError:
-            return {**values, "memory": "1 B"}  # device is at fault, which its own check says
+            return {**values, "memory": "1 B"}  # a faulty device is reported by its own check
         return {**values, "memory": [DEVICES[name].memory for name in checked]}
 
     @model_validator(mode="after")
@@ -178,17 +178,17 @@ class Cluster(Section):
 
     @property
     def machines(self) -> int:
-        """How many machines the GPUs stand in."""
+        """The number of machines."""
         return -(-self.gpus // self.per_machine)
 
     @property
     def devices(self) -> tuple[str | None, ...]:
-        """What each GPU is; ``None`` for all where it is not said."""
+        """The type of each GPU; ``None`` for all if not given."""
         return self.device if isinstance(self.device, tuple) else (self.device,) * self.gpus
 
     @property
     def speeds(self) -> tuple[float, ...]:
-        """How fast each GPU is, relative to what the costs are of."""
+        """The speed of each GPU, relative to the device of the costs."""
         return self.speed or (1.0,) * self.gpus
 
     @property

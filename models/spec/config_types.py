@@ -1,10 +1,10 @@
-"""What each ``model_type`` of a Hugging Face config is, one line a type: a family of weft and what is its own.
+"""The ``model_type``s of Hugging Face configs, one line a type: a family of weft and the type's own fields.
 
-A line's entries are fields of the family's section (:mod:`weft.models.spec.families`), each a value or how it is read
-from the config. Sizes that all types have are read by :mod:`weft.models.spec.huggingface` under the names that configs
-use; ``gated`` says whether the activation gates, ``spare`` how many of the rows of learned positions stand for no
-token, ``extra`` how many more of them there are. The defaults of keys that a config leaves out are those of
-transformers' classes, in ``models/data/config_defaults.json`` (written by ``experiments/models/configs.py``).
+A line's entries are fields of the family's section (:mod:`weft.models.spec.families`), each a value or a function that
+reads it from the config. Sizes common to all types are read by :mod:`weft.models.spec.huggingface` under the names used
+in configs; ``gated`` says whether the activation gates, ``spare`` is the number of rows of learned positions without a
+token, ``extra`` the number of additional rows. Missing keys have the defaults of transformers' classes, in
+``models/data/config_defaults.json`` (written by ``experiments/models/configs.py``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _number(*keys: str, default: int | None = None) -> Callable[[Config], int]:
 
 
 def _when(key: str, value: str) -> Callable[[Config], str | None]:
-    """``value`` where the flag is set."""
+    """``value`` if the flag is set."""
     return lambda c: value if c.flag(key, False) else None
 
 
@@ -39,7 +39,7 @@ def _pattern(period: int | str) -> Callable[[Config], tuple[bool, ...] | None]:
 
 
 def _late_windows(c: Config) -> tuple[bool, ...] | None:
-    """Layers from ``max_window_layers`` on have a window, where ``use_sliding_window`` is set."""
+    """Layers from ``max_window_layers`` on have a window, if ``use_sliding_window`` is set."""
     layers, start = c.number("num_hidden_layers"), c.maybe("max_window_layers", least=0) or 0
     return c.windowed(tuple(c.flag("use_sliding_window", False) and i >= start for i in range(layers)))
 
@@ -71,12 +71,12 @@ def _latent(c: Config) -> Rules:
 
 
 def _shared(width: str, count: str) -> Callable[[Config], int]:
-    """The width of all shared experts together."""
+    """The total width of the shared experts."""
     return lambda c: c.number(width) * (c.maybe(count, least=0) or 0)
 
 
 def _dense_layers(c: Config) -> int:
-    """How many layers at the start have no experts, of those listed in ``mlp_only_layers``."""
+    """The number of initial layers without experts, from ``mlp_only_layers``."""
     listed = c.get("mlp_only_layers") or []
     if listed != list(range(len(listed) if isinstance(listed, list) else 0)):
         c.refuse("mlp_only_layers", listed, "it must list the first layers in a row, such as [0, 1], or be left out")
@@ -96,7 +96,7 @@ def _whisper(c: Config) -> Rules:
             "key_bias": False}
 
 
-#: What most decoders since LLaMA have in common.
+#: Common fields of most decoders since LLaMA.
 _LLAMA: Rules = {"positions": "rotary", "norm": "rms_norm", "bias": False, "gated": True, "attention": "fused",
                  "attention_bias": _flag("attention_bias"), "out_bias": _flag("attention_bias"),
                  "mlp_bias": _flag("mlp_bias")}
@@ -114,7 +114,7 @@ _T5: Rules = {"buckets": _number("relative_attention_num_buckets", default=32)}
 _BART: Rules = {"positions": "apart", "norm": "layer_norm", "bias": True, "extra": 2, "embedding_norm": True,
                 "attention": "fused"}
 
-#: The family of each type, and what is its own.
+#: The family of each type, and the type's own fields.
 TYPES: Mapping[str, tuple[str, Rules | Callable[[Config], Rules], Rules]] = {
     # plain decoders
     "gpt2": ("gpt", {}, {"attention": "fused"}),
@@ -214,7 +214,7 @@ TYPES: Mapping[str, tuple[str, Rules | Callable[[Config], Rules], Rules]] = {
     "whisper": ("t5", _whisper, {**_BART, "extra": 0, "embedding_norm": False}),
 }
 
-#: Types that hold a language model beside what is not read, and where.
+#: Types that contain a language model beside parts that are not read, and its key.
 MULTIMODAL: Mapping[str, str] = {
     "gemma3": "text_config", "llama4": "text_config", "mistral3": "text_config", "mllama": "text_config",
     "llava": "text_config", "qwen2_vl": "text_config", "qwen2_5_vl": "text_config", "qwen3_vl": "text_config",

@@ -1,4 +1,4 @@
-"""The keys of a Hugging Face config, read by name and kind; what is wrong is one sentence with its file and key."""
+"""The keys of a Hugging Face config, read by name and kind; an error is one sentence with its file and key."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from weft.models.files.limits import MAX_WIDTH
 from weft.solver.io.entries import show
 
-#: Stages of a model whose resolution falls from one to the next, at most.
+#: Maximum stages of a model with falling resolution.
 _STAGES = 64
 
 
@@ -17,21 +17,21 @@ class ConfigError(ValueError):
 
 
 class UnknownType(ConfigError):
-    """A config.json whose ``model_type`` is not read."""
+    """A config.json with an unsupported ``model_type``."""
 
 
 class Config:
     """The keys of a config, or of an object in one.
 
-    ``values``: what the file says; ``defaults``: of the keys that it leaves out. ``where`` leads every sentence. A key
-    that is ``null`` is read as said to be nothing, which is not the same as left out.
+    ``values``: the file's contents; ``defaults``: of missing keys. ``where`` is the prefix of every sentence. A
+    ``null`` key counts as explicitly empty, which differs from a missing one.
     """
 
     def __init__(self, values: Mapping[str, Any], where: str, defaults: Mapping[str, Any] | None = None) -> None:
         self.values, self.where, self.defaults = values, where, defaults or {}
 
     def get(self, *names: str) -> Any:
-        """What stands under the first of ``names`` that the config has, else its default; ``None`` for neither."""
+        """The value of the first of ``names`` in the config, else its default; ``None`` for neither."""
         return self._found(names)[1]
 
     def _found(self, names: tuple[str, ...]) -> tuple[str, Any]:
@@ -42,18 +42,18 @@ class Config:
         return names[0], None
 
     def refuse(self, name: str, value: object, remedy: str) -> NoReturn:
-        """Raises :class:`ConfigError` for what stands under ``name``."""
+        """Raises :class:`ConfigError` for the value of ``name``."""
         raise ConfigError(f"{self.where}: {name} is {show(value)}, {remedy}")
 
     def maybe(self, *names: str, least: int = 1) -> int | None:
-        """The whole number under the first of ``names`` that is there, or ``None``."""
+        """The whole number under the first existing one of ``names``, or ``None``."""
         name, value = self._found(names)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
             self.refuse(name, value, f"it must be a whole number of at least {least}")
         return value
 
     def number(self, *names: str, default: int | None = None) -> int:
-        """The same, where there must be one: ``default`` without it."""
+        """The same for a required number: ``default`` without it."""
         value = self.maybe(*names, least=0 if default == 0 else 1)
         if value is not None:
             return value
@@ -70,42 +70,42 @@ class Config:
         return tuple(value)
 
     def flag(self, name: str, default: bool) -> bool:
-        """The truth under ``name``."""
+        """The boolean under ``name``."""
         value = self.get(name)
         if value is not None and not isinstance(value, bool):
             self.refuse(name, value, "it must be true or false")
         return default if value is None else value
 
     def require(self, name: str, value: bool) -> None:
-        """Refuses a flag that is not ``value``: what it would change is not read."""
+        """Refuses a flag other than ``value``: its effect is not supported."""
         if self.flag(name, value) != value:
             self.refuse(name, not value, f"known is {str(value).lower()} alone; capture such a model (weft capture)")
 
     def word(self, name: str, known: Mapping[str, str]) -> str:
-        """Our word for the one under ``name``."""
+        """weft's word for the one under ``name``."""
         value = self.get(name)
         if not isinstance(value, str) or value not in known:
             self.refuse(name, value, f"the known ones are {', '.join(known)}")
         return known[value]
 
     def has(self, name: str) -> bool:
-        """Whether the config or its defaults say anything under ``name``."""
+        """Whether the config or its defaults have a value for ``name``."""
         return name in self.values or name in self.defaults
 
     def section(self, name: str, defaults: Mapping[str, Any] | None = None) -> Config:
-        """The object under ``name``, empty where it is left out."""
+        """The object under ``name``, empty if missing."""
         value = self.get(name) or {}
         if not isinstance(value, dict):
             self.refuse(name, value, "it must be an object")
         return Config(value, f"{self.where}: {name}", defaults)
 
     def classes(self) -> int:
-        """How many classes there are to tell apart; 1000 (ImageNet's) where the config does not say."""
+        """The number of classes; 1000 (ImageNet's) if the config does not give it."""
         labels = self.get("id2label")
         return len(labels) if isinstance(labels, dict) and labels else self.number("num_labels", default=1000)
 
     def windowed(self, pattern: tuple[bool, ...]) -> tuple[bool, ...] | None:
-        """Which layers see a window only, as ``layer_types`` says or else ``pattern``; ``None``: none does."""
+        """The layers with windowed attention, by ``layer_types`` or else ``pattern``; ``None``: none."""
         types = self.get("layer_types")
         if types is not None:
             if not isinstance(types, list) or not types or not all(isinstance(kind, str) for kind in types):

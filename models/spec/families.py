@@ -1,4 +1,4 @@
-"""The model families of the zoo as sections of a spec: their sizes, and which sizes belong together.
+"""The model families of the zoo as sections of a spec: their sizes, and the consistency of sizes.
 
 How a family's operator graph is built from them is in :mod:`weft.models.zoo`. The names and meanings of the fields are
 the field's own; published sizes are in :mod:`weft.models.zoo.published`.

@@ -1,4 +1,4 @@
-"""The kinds of values that entries of a spec have: names, and quantities with units."""
+"""The kinds of values in a spec: names, and quantities with units."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _DEVICES = ", ".join(DEVICES)
 
 
 def device_each(value: object, info: ValidationInfo) -> str | tuple[str, ...]:
-    """A device, or one for each GPU: names, or paths of tables, which start from the folder of the context."""
+    """A device, or one for each GPU: names, or paths of tables, relative to the folder of the context."""
     folder = (info.context or {}).get("folder") or Path()
     if not isinstance(value, list):
         if isinstance(value, str) and value in DEVICES:
@@ -112,7 +112,7 @@ _DEVICE_NAME: dict[str, object] = {"anyOf": [{"type": "string", "enum": list(DEV
 DeviceEach: TypeAlias = Annotated[str | tuple[str, ...], BeforeValidator(device_each), WithJsonSchema({"anyOf": [
     _DEVICE_NAME, {"type": "array", "minItems": 1, "maxItems": MAX_GPUS, "items": _DEVICE_NAME}]})]
 
-#: Relative speeds: a thousandth is a GPU that stands still, a thousand times no GPU that exists.
+#: Relative speeds: a GPU below a thousandth, or above a thousand, is not realistic.
 _SLOWEST, _FASTEST = 1e-3, 1e3
 
 
@@ -204,8 +204,8 @@ def _length(where: str, item: object) -> int:
 
 
 def lengths_text(text: str) -> tuple[int, ...]:
-    """The lengths in a file: numbers between spaces, commas or lines, in brackets or not. Raises ``ValueError`` with
-    what is wrong, a phrase without the file's name."""
+    """The lengths in a file: numbers separated by spaces, commas or newlines, with or without brackets. Raises
+    ``ValueError`` with the error, a phrase without the file's name."""
     words = text.strip().removeprefix("[").removesuffix("]").replace(",", " ").split()
     if not words:
         raise ValueError("holds no lengths")

@@ -1,7 +1,7 @@
 """A Hugging Face ``config.json`` as a model of a family, read as plain JSON; transformers is not needed.
 
-``model_type`` says the family (:mod:`weft.models.spec.config_types`). Where a key is left out, the default is that of
-the transformers library. Only the architecture is read: how a model was trained is not in a config.
+``model_type`` determines the family (:mod:`weft.models.spec.config_types`). A missing key has the default of the
+transformers library. Only the architecture is read: training settings are not in a config.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from weft.solver.spelling import near
 
 __all__ = ["ConfigError", "UnknownType", "known_types", "model_of_config", "read_config"]
 
-#: What configs call the sizes that most types have.
+#: The config keys of the sizes common to most types.
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _HIDDEN = ("hidden_size", "n_embd", "n_embed", "d_model", "dim")
 _HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads")
@@ -40,13 +40,13 @@ _ACTIVATION = ("hidden_act", "activation_function", "hidden_activation", "activa
 _DROPOUT = ("hidden_dropout_prob", "hidden_dropout", "resid_pdrop", "resid_dropout", "residual_dropout", "dropout_rate",
             "dropout")
 
-#: What a config calls a field of a family.
+#: The config key of a family's field.
 _NAMES = {"layers": _LAYERS, "encoder_layers": ("num_layers", "encoder_layers"), "hidden": _HIDDEN, "heads": _HEADS,
           "kv_heads": _KV_HEADS, "feed_forward": _FEED_FORWARD, "sequence": _POSITIONS, "max_positions": _POSITIONS,
           "window": _WINDOW, "experts": _EXPERTS, "active": _ACTIVE, "vocabulary": ("vocab_size",),
           "head_size": ("head_dim", "d_kv")}
 
-#: Activations by what they cost: all that are neither ReLU nor gated move and keep what GELU does.
+#: Activations by cost: all except ReLU and gated ones move and keep the same bytes as GELU.
 _GELU = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python", "quick_gelu", "gelu_10")
 _PLAIN = {**dict.fromkeys((*_GELU, "silu", "swish", "relu2"), "gelu"), "relu": "relu"}
 _GATED = {**dict.fromkeys(("silu", "swish"), "swiglu"), **dict.fromkeys(_GELU, "geglu")}
@@ -54,7 +54,7 @@ _T5 = {**_PLAIN, "gated-gelu": "geglu", "gated-silu": "swiglu"}
 
 
 def known_types() -> tuple[str, ...]:
-    """The values of ``model_type`` that are understood."""
+    """The supported values of ``model_type``."""
     return tuple(sorted({*(kind for kind in TYPES if not kind.startswith("clip_")), *_OTHERS}))
 
 
@@ -69,10 +69,10 @@ def read_config(path: Path, *, sequence: int | None = None) -> Section:
 
 
 def model_of_config(config: object, *, sequence: int | None = None, where: str = "config") -> Section:
-    """The model of a config that is read already; ``sequence`` replaces the most tokens it was made for.
+    """The model of a parsed config; ``sequence`` replaces its maximum number of tokens.
 
-    Raises :class:`UnknownType` for a type that is not known, and :class:`ConfigError` for a key that is missing or not
-    of its kind, and sizes that do not go together.
+    Raises :class:`UnknownType` for an unknown type, and :class:`ConfigError` for a key that is missing or of another
+    kind, and incompatible sizes.
     """
     if not isinstance(config, dict):
         raise ConfigError(f"{where}: is no JSON object, a config.json is one")
@@ -94,7 +94,7 @@ def model_of_config(config: object, *, sequence: int | None = None, where: str =
 
 
 def _unknown(kind: object) -> str:
-    """The sentence for a type that is not read."""
+    """The sentence for an unsupported type."""
     if kind is None:
         return "model_type is missing; give it, such as llama"
     if isinstance(kind, str) and kind in MULTIMODAL:
@@ -107,14 +107,14 @@ def _unknown(kind: object) -> str:
 
 @cache
 def _defaults() -> Mapping[str, Mapping[str, Any]]:
-    """By type, what transformers takes for keys that a config leaves out."""
+    """By type, the defaults of transformers for missing keys."""
     shipped = resources.files("weft.models") / "data" / "config_defaults.json"
     found: dict[str, dict[str, Any]] = json.loads(shipped.read_text(encoding="utf-8"))["types"]
     return found
 
 
 def _fields(kind: str, c: Config, sequence: int | None) -> tuple[str, dict[str, Any]]:
-    """The family of a type and its fields: those that all types have, under them the type's own."""
+    """The family of a type and its fields: the common ones, overridden by the type's own."""
     family, base, own = TYPES[kind]
     rules = {**(base(c) if callable(base) else base), **own}
     said = {name: rule(c) if callable(rule) else rule for name, rule in rules.items()}
@@ -140,7 +140,7 @@ def _fields(kind: str, c: Config, sequence: int | None) -> tuple[str, dict[str, 
 
 
 def _layer_fields(c: Config, said: Mapping[str, Any]) -> dict[str, Any]:
-    """What decoders and encoders have in common. ``said``: the type's own, which is not asked for again."""
+    """The common fields of decoders and encoders. ``said``: the type's own fields, which are not read again."""
     hidden, heads = c.number(*_HIDDEN), c.number(*_HEADS)
     size = said["head_size"] if "head_size" in said else c.maybe("head_dim")
     if size is None and heads <= MAX_WIDTH >= hidden and hidden % heads and said.get("latent") is None:
@@ -167,7 +167,7 @@ def _expert_fields(c: Config) -> dict[str, Any]:
 
 
 def _pair_fields(c: Config) -> dict[str, Any]:
-    """What encoders with decoders have in common."""
+    """The common fields of encoders with decoders."""
     layers, decoder = c.number("num_layers", "encoder_layers"), c.maybe("num_decoder_layers", "decoder_layers")
     hidden, heads, wide = c.number(*_HIDDEN), c.number(*_HEADS), c.number(*_FEED_FORWARD)
     for key, value in (("decoder_attention_heads", heads), ("decoder_ffn_dim", wide)):
@@ -182,7 +182,7 @@ def _pair_fields(c: Config) -> dict[str, Any]:
 
 def _place_fields(c: Config, family: str, fields: Mapping[str, Any], sequence: int | None, spare: int,
                   extra: int) -> dict[str, Any]:
-    """Tokens of a sequence, and rows of what says their places, where a table does."""
+    """Tokens of a sequence, and rows of the position table, if there is one."""
     most = fields.get("max_positions") or c.number(*_POSITIONS, default=512 if family == "t5" else 2048) - spare
     if family == "encoder" or fields.get("positions") == "apart" or (
             family != "t5" and fields.get("positions", "learned") == "learned"):
@@ -267,6 +267,6 @@ def _no_sequence(c: Config, sequence: int | None) -> None:
                           "images, not tokens; leave it out")
 
 
-#: Types that are no row of transformer layers.
+#: Types other than a chain of transformer layers.
 _OTHERS: Mapping[str, Callable[[Config, int | None], dict[str, Any]]] = {
     "clip": _clip, "swin": _swin, "flava": _flava, "resnet": _resnet}

@@ -1,5 +1,5 @@
-"""The ``model`` section of a spec where it names no family of the zoo: listed layers, a config.json, an operator
-graph; and which kind of section one is.
+"""The ``model`` section of a spec without a family of the zoo: listed layers, a config.json, an operator graph; and the
+detection of its kind.
 
 The ``model`` section of a spec of a graph neural network: a graph and its layers.
 """
@@ -96,8 +96,8 @@ class GraphModel(Section):
 
 
 def kind_of_section(value: Any) -> str | None:
-    """Which kind of ``model`` section ``value``, a section or a mapping, is meant to be: a config, an operator graph,
-    explicit where it lists layers, else of a family."""
+    """The intended kind of ``model`` section of ``value``, a section or a mapping: a config, an operator graph,
+    explicit if it lists layers, else a family."""
     if isinstance(value, Section):
         return {ExplicitModel: EXPLICIT, ConfigModel: CONFIG, GraphModel: GRAPH,
                 GraphNetworkModel: GRAPH_NETWORK}.get(type(value), FAMILY)
@@ -105,7 +105,7 @@ def kind_of_section(value: Any) -> str | None:
 
 
 def kind_of_model(value: object) -> str:
-    """Which kind of ``model`` section a mapping is meant to be."""
+    """The intended kind of ``model`` section of a mapping."""
     if not isinstance(value, dict) or "family" in value:
         return GRAPH_NETWORK if isinstance(value, dict) and value["family"] == "graph-network" else FAMILY
     for key, kind in (("config", CONFIG), ("graph", GRAPH)):
@@ -114,9 +114,9 @@ def kind_of_model(value: object) -> str:
     return EXPLICIT if not isinstance(value.get("layers"), int) else FAMILY
 
 
-#: Tags of what a graph may be.
+#: Tags of the kinds of graphs.
 FILE, DRAWN = "graph file", "drawn graph"
-#: The most chunks along a side.
+#: Maximum chunks along a side.
 _MOST_CHUNKS = 64
 
 

@@ -1,4 +1,4 @@
-"""What of a spec changes while it trains: entries by steps, and the density of experts by a curve."""
+"""Changes of a spec during training: entries by steps, and the density of experts by a curve."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class DtsDensity(Section):
 
 
 def _pairs(value: object) -> tuple[tuple[int, Any], ...]:
-    """Pairs of a step and what holds from there on; refuses a gap at the start, and steps that overlap."""
+    """Pairs of a step and the value from there on; refuses a gap at the start, and steps out of order."""
     if not isinstance(value, list | tuple) or not 1 <= len(value) <= _MOST_ENTRIES:
         raise ValueError(f"it must be a list of 1 to {_MOST_ENTRIES} pairs of a step and a value, such as "
                          "[[0, 512], [10000, 2048]]")

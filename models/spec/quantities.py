@@ -1,9 +1,9 @@
-"""Numbers with units, as people write them: ``32 GiB``, ``1.5 ms``, ``36 GB/s``; and back, for messages.
+"""Parsing of numbers with units: ``32 GiB``, ``1.5 ms``, ``36 GB/s``; and formatting for messages.
 
 Decimal prefixes are powers of 1000 (GB), binary ones of 1024 (GiB). A plain number is in the base unit: bytes,
-seconds, bytes per second; where it can only be meant in another one (24 bytes of GPU memory, a layer of 6 seconds) it
-is refused with a question. Each :class:`Quantity` is the one definition of what may be written, for the reader and for
-the JSON Schema alike: sizes are limited by the digits that each unit may have, which a pattern can say.
+seconds, bytes per second; an implausible one (24 bytes of GPU memory, a layer of 6 seconds) is refused with a question.
+Each :class:`Quantity` is the single definition of valid text, for the reader and the JSON Schema: sizes are limited by
+the digits allowed for each unit, which a pattern can express.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-#: Bytes, and bytes a second, above which no number here means anything (nor is exact as a float). Texts stay below by
-#: their digits: 15 of bytes, 12 of KB ...
+#: Maximum bytes, and bytes a second (larger ones are not exact as floats). Texts are limited by their digits: 15 of
+#: bytes, 12 of KB ...
 LARGEST = 2**53
 #: Seconds, 32 years: in nanoseconds still a 64-bit integer. Texts have 9 digits of seconds at most, 12 of ms ...
 LONGEST = 1e9
-#: No quantity takes more letters.
+#: Maximum letters of a quantity.
 _LETTERS = 64
 
 _SPACE = r"[ \t\r\n\u00a0]*"
@@ -28,7 +28,7 @@ _MANTISSA = 3
 
 
 class _Unit(NamedTuple):
-    """How a unit is written (a pattern), how much it is, and the digits that a number of it may have."""
+    """A unit's notation (a pattern), its size, and the allowed digits of a number."""
 
     pattern: str
     scale: float
@@ -37,7 +37,7 @@ class _Unit(NamedTuple):
     def number(self, finest: int, *, some: bool, whole: bool = False) -> str:
         """The pattern of a number of this unit.
 
-        ``finest``: digits that the smallest unit has; ``some``: at least one of that; ``whole``: without a fraction.
+        ``finest``: digits of the smallest unit; ``some``: at least one of it; ``whole``: without a fraction.
         """
         plain = rf"{_digits(self.digits)}(?:\.0*)?" if whole else rf"{_digits(self.digits)}(?:\.[0-9]*)?|\.[0-9]+"
         raised = rf"(?:[0-9]{{1,{_MANTISSA}}}(?:\.[0-9]*)?|\.[0-9]+)[eE]"
@@ -51,7 +51,7 @@ class _Unit(NamedTuple):
         return rf"\+?(?:{self._some(finest) if some else ''}(?:{up}|{plain}){down})"
 
     def _some(self, finest: int) -> str:
-        """Looks ahead for a digit that is not 0 where it is worth one of the smallest unit or more."""
+        """A lookahead for a nonzero digit worth at least one of the smallest unit."""
         behind = finest - self.digits
         return r"(?=[0_]*[1-9]" + (rf"|[0_]*\.0{{0,{behind - 1}}}[1-9]" if behind else "") + ")"
 
@@ -67,8 +67,8 @@ def _up_to(most: int) -> str:
 
 @dataclass(frozen=True)
 class _Plain:
-    """Which plain numbers but 0 are allowed: ``least`` or more, and less than ``below``. ``pattern``: those that are
-    text. Others were hardly meant in the unit ``base``; the refusal proposes ``unit``."""
+    """The allowed plain numbers besides 0: at least ``least``, and less than ``below``. ``pattern``: those given as
+    text. Others are implausible in the unit ``base``; the refusal proposes ``unit``."""
 
     least: float
     below: float
@@ -77,18 +77,18 @@ class _Plain:
     unit: str
 
     def question(self, value: float) -> str:
-        """What to say of a number that is not allowed."""
+        """The message for a disallowed number."""
         return f"without a unit that is {value:.12g} {self.base}: did you mean '{value:.12g} {self.unit}'?"
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """What may be written for an amount of something.
+    """The valid notations of an amount.
 
     ``allowed``: in words, for messages. ``units``: the first is that of a plain number, whose limits are ``least`` and
     ``most``. ``some``: 0 is not allowed. ``whole``: a plain number has no fraction, and amounts are rounded to whole
-    ones. ``hint``: what to say of a unit that could mean two things. Text without a unit is in that of plain numbers.
-    ``plain``: which plain numbers are allowed, where not all are.
+    ones. ``hint``: the message for an ambiguous unit. Text without a unit has that of plain numbers. ``plain``: the
+    allowed plain numbers, if not all are.
     """
 
     allowed: str
@@ -119,7 +119,7 @@ class Quantity:
         object.__setattr__(self, "schema", {"anyOf": [
             *self._numbers(), {"type": "string", "maxLength": _LETTERS, "pattern": pattern}]})
 
-    #: The JSON Schema of what :meth:`parse` accepts.
+    #: The JSON Schema of the input of :meth:`parse`.
     schema: dict[str, Any] = field(init=False, repr=False)
     _texts: Sequence[tuple[str, float]] = field(init=False, repr=False)
     _any_plain: str = field(init=False, repr=False)
@@ -134,7 +134,7 @@ class Quantity:
         return [{**kind, "minimum": max(self.least, self.plain.least), **most}, *zero]
 
     def parse(self, value: object) -> float:
-        """The amount in base units. Raises ``ValueError`` that says what is allowed."""
+        """The amount in base units. Raises ``ValueError`` with the allowed values."""
         if isinstance(value, str):
             return self._of_text(value)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -163,7 +163,7 @@ class Quantity:
         raise ValueError(self._why_not(*_parts(text)))
 
     def _why_not(self, number: str, unit: str) -> str:
-        """What to say of a text that is not allowed."""
+        """The message for a disallowed text."""
         known = next((some for some in self.units if re.fullmatch(some.pattern, unit)), None if unit else self.units[0])
         if not unit and re.fullmatch(self._any_plain, number):
             self._require_unit(float(number.replace("_", "")))
@@ -183,14 +183,14 @@ class Quantity:
 
 
 def _parts(text: str) -> tuple[str, str]:
-    """The number at the start of ``text`` and the unit behind it."""
+    """The number at the start of ``text`` and the unit after it."""
     found = re.fullmatch(r"(.*?)([^0-9.\s]*)", text.strip(), re.DOTALL)
     assert found is not None  # each part may be empty
     return found[1].strip(), found[2]
 
 
 def _sizes(behind: str, digits: int) -> list[_Unit]:
-    """Units of size, from bytes up: three more zeros are three digits less. ``behind``: what follows the prefix."""
+    """Units of size, from bytes up: three more zeros are three digits less. ``behind``: the text after the prefix."""
     units = [_Unit(behind, 1, digits)]
     for power, prefix in enumerate("kmgt", start=1):
         letters = f"[{prefix}{prefix.upper()}]"
@@ -218,9 +218,9 @@ _SHORT = _Plain(0, 1, r"0*\.[0-9]+|(?:[0-9](?:\.[0-9]*)?|\.[0-9]+)[eE]-0*[1-9][0
 BYTES = Quantity("a whole number of bytes, or text like '32 GiB', '512 MiB', '16 GB'", _sizes("[bB]", 15), 0, LARGEST,
                  whole=True, hint=_AMBIGUOUS)
 _MEMORY = "text like '32 GiB', '512 MiB', '16 GB', or a whole number of bytes, at least 1000"
-#: What a GPU has: at least a byte.
+#: A GPU's memory: at least a byte.
 MEMORY = Quantity(_MEMORY, BYTES.units, 1, LARGEST, some=True, whole=True, hint=_AMBIGUOUS, plain=_BIG)
-#: What of it is kept free: 0 or more.
+#: Its reserve: 0 or more.
 RESERVE = Quantity(f"0, {_MEMORY}", BYTES.units, 0, LARGEST, whole=True, hint=_AMBIGUOUS, plain=_BIG)
 _SECOND_UNITS = (_Unit("s", 1.0, 9), _Unit("ms", 1e-3, 12), _Unit(r"[u\u00b5\u03bc]s", 1e-6, 15), _Unit("ns", 1e-9, 18))
 #: Times, 0 or more.
@@ -260,9 +260,9 @@ def parse_bandwidth(value: object) -> float:
 
 
 def format_bytes(amount: int | float) -> str:
-    """``amount`` bytes for people, in the largest fitting binary unit, rounded up in the second decimal.
+    """``amount`` bytes as text, in the largest fitting binary unit, rounded up in the second decimal.
 
-    Rounded up, so that an amount named as enough is enough.
+    Rounded up, so that an amount reported as sufficient is sufficient.
     """
     for unit, scale in (("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024)):
         if abs(amount) >= scale:

@@ -1,4 +1,4 @@
-"""A whole spec and its sections beside the model: names, units, defaults, examples and what is allowed.
+"""A whole spec and its sections other than the model: names, units, defaults, examples and allowed values.
 
 These classes are what ``weft schema`` prints. The ``model`` section is in :mod:`weft.models.spec.families` and
 :mod:`weft.models.spec.model_sections`, what is put on which GPUs in :mod:`weft.models.spec.placement`; reading a file,
@@ -35,7 +35,7 @@ from weft.models.spec.placement import ParallelSection, PlacementSection
 
 
 def _counted_otherwise(schema: dict[str, Any]) -> None:
-    """How many micro-batches there are need not be said where their batch is, or each one's length."""
+    """The number of micro-batches is optional if the batch, or each one's length, is given."""
     schema["required"].remove("micro_batches")
     schema["anyOf"] = [{"required": [name]} for name in ("micro_batches", "global_batch_size", "lengths")
                        if name in schema["properties"]]
@@ -58,13 +58,13 @@ class _RunSection(Section):
     @model_validator(mode="before")
     @classmethod
     def _count_batch(cls, values: Any) -> Any:
-        """A batch of a whole step says how many micro-batches there are; from here on these are said."""
+        """A whole step's batch determines the number of micro-batches, which is set here."""
         if not isinstance(values, dict):
             return values
         batch, size = values.get("global_batch_size"), values.get("micro_batch_size", 1)
         count = values.get("micro_batches")
         if type(batch) is not int or type(size) is not int or batch < 1 or size < 1:
-            return values  # left out, or at fault, which the entry's own check says
+            return values  # missing, or faulty, which the entry's own check reports
         if "lengths" in values:
             refuse("lengths says how many micro-batches there are; leave global_batch_size out")
         if type(count) is int and batch != count * size:
@@ -100,7 +100,7 @@ class TrainingRun(_RunSection):
     @model_validator(mode="before")
     @classmethod
     def _count_lengths(cls, values: Any) -> Any:
-        """Lengths say how many micro-batches there are; those of a file do once it is read."""
+        """Lengths determine the number of micro-batches; those of a file once it is read."""
         if not isinstance(values, dict) or "lengths" not in values or "micro_batches" in values:
             return values
         listed = values["lengths"]
@@ -145,7 +145,7 @@ class Spec(Section):
     phases: Phases | None = Field(default=None, description="What changes while it trains, for weft family: any entry "
                                   "of the spec by its path.")
 
-    #: Where the spec was read, for messages and for relative paths in it.
+    #: The origin of the spec, for messages and for relative paths in it.
     _where: str = PrivateAttr("spec")
     _folder: Path | None = PrivateAttr(None)
 
@@ -218,7 +218,7 @@ class Spec(Section):
                    if run.recompute else "; leave it out"))
 
     def _check_devices(self) -> None:
-        """Costs of one kind of GPU do not say what they are on others."""
+        """Costs of one kind of GPU do not apply to others."""
         named = sorted({device for device in self.cluster.devices if device is not None})
         if len(named) < 2:
             return
@@ -239,7 +239,7 @@ class Spec(Section):
 
     @property
     def run(self) -> TrainingRun | Inference:
-        """The section that says how much runs: ``training`` or ``inference``."""
+        """The section of the run: ``training`` or ``inference``."""
         run = self.training or self.inference
         assert run is not None  # the validator above
         return run
@@ -256,5 +256,5 @@ class Spec(Section):
 
     @property
     def folder(self) -> Path | None:
-        """The folder that relative paths in the spec start from (``None``: the working folder)."""
+        """The base folder of relative paths in the spec (``None``: the working folder)."""
         return self._folder

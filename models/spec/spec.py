@@ -1,6 +1,6 @@
-"""Reading the file a user writes: YAML to a checked :class:`Spec`, with errors that name file, line and field.
+"""Reading the user's file: YAML to a checked :class:`Spec`, with errors that name file, line and field.
 
-What a spec may hold is in :mod:`weft.models.spec.sections` and :mod:`weft.models.spec.model_sections`.
+The contents of a spec are defined in :mod:`weft.models.spec.sections` and :mod:`weft.models.spec.model_sections`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from weft.solver.spelling import near
 __all__ = ["Spec", "SpecError", "checked", "demo_spec", "load_spec", "named_file", "parse_spec", "path_in",
            "spec_schema", "with_lengths", "with_values"]
 
-#: The sections of a file, by where they stand in it.
+#: The sections of a file, by path.
 Sections: TypeAlias = Mapping[tuple[str, ...], type[BaseModel]]
 Found = TypeVar("Found", bound=BaseModel)
 
@@ -72,7 +72,7 @@ def load_spec(path: str | os.PathLike[str]) -> Spec:
 
 
 def parse_spec(text: str, where: str = "spec", folder: Path | None = None) -> Spec:
-    """The spec in ``text`` (YAML). ``where`` leads every message; relative paths start from ``folder``.
+    """The spec in ``text`` (YAML). ``where`` is the prefix of every message; relative paths start from ``folder``.
 
     Raises :class:`SpecError`.
     """
@@ -85,8 +85,8 @@ def parse_spec(text: str, where: str = "spec", folder: Path | None = None) -> Sp
 
 
 def with_values(spec: Spec, values: Mapping[str, Any], reason: str) -> Spec:
-    """``spec`` with other ``values``, by their path in the file, and without phases. ``reason`` leads every message
-    behind the file's name. Raises :class:`SpecError` for what a spec cannot be."""
+    """``spec`` with other ``values``, by their path in the file, and without phases. ``reason`` begins every message
+    after the file's name. Raises :class:`SpecError` for invalid values."""
     data = spec.model_dump(mode="json", exclude_unset=True, exclude={"phases"})
     for path, value in values.items():
         *sections, name = path.split(".")
@@ -105,9 +105,9 @@ def with_values(spec: Spec, values: Mapping[str, Any], reason: str) -> Spec:
 
 def checked(kind: type[Found], text: str, where: str, sections: Sections, *,
             lines: bool = True, folder: Path | None = None) -> tuple[Found, dict[str, Any]]:
-    """What ``text`` (YAML) holds as a ``kind`` with ``sections`` in it, and as plain data. ``where`` leads every
-    message; ``lines``: they say on which line, which means something where the user has written the text. ``folder``:
-    what relative paths of device tables start from.
+    """The contents of ``text`` (YAML) as a ``kind`` with ``sections``, and as plain data. ``where`` is the prefix of
+    every message; ``lines``: messages include the line, which is useful for text written by the user. ``folder``: the
+    base of relative paths of device tables.
 
     Raises :class:`SpecError`.
     """
@@ -126,10 +126,10 @@ def checked(kind: type[Found], text: str, where: str, sections: Sections, *,
 
 
 def with_lengths(spec: Spec, *, counted: bool = False) -> Spec:
-    """``spec`` with the lengths of its micro-batches where a file holds them (``training.lengths``).
+    """``spec`` with the lengths of its micro-batches if they are in a file (``training.lengths``).
 
-    ``counted``: whether the number of micro-batches was given beside them. Raises :class:`SpecError` for a file that is
-    not there, holds anything else, or another number.
+    ``counted``: whether the number of micro-batches was given beside them. Raises :class:`SpecError` for a missing
+    file, other contents, or another number of lengths.
     """
     run = spec.training
     if run is None or not isinstance(run.lengths, str):
@@ -148,12 +148,12 @@ def with_lengths(spec: Spec, *, counted: bool = False) -> Spec:
 
 
 def path_in(spec: Spec, name: str) -> Path:
-    """The path that ``spec`` means by ``name``."""
+    """The path of ``name`` in ``spec``."""
     return Path(name) if spec.folder is None else spec.folder / name
 
 
 def named_file(spec: Spec, entry: str, name: str) -> Path:
-    """The file that ``entry`` of ``spec`` names. Raises :class:`SpecError` if it is not there."""
+    """The file named by ``entry`` of ``spec``. Raises :class:`SpecError` if it does not exist."""
     path = path_in(spec, name)
     try:
         there = path.is_file()
@@ -180,7 +180,7 @@ def spec_schema() -> dict[str, Any]:
 
 
 def _sentence(error: ValidationError, source: LinedYaml, where: str, sections: Sections, lines: bool) -> str:
-    """One sentence for the finding that stands first in the file; unknown keys go before what they may cause."""
+    """One sentence for the first finding in the file; unknown keys come before errors that they may cause."""
     findings = [(_rank(entry["type"]), source.line(_entry_path(entry)), entry) for entry in error.errors()]
     _, line, entry = min(findings, key=lambda finding: finding[:2])
     path = _entry_path(entry)
@@ -199,7 +199,7 @@ def _entry_path(entry: Mapping[str, Any]) -> tuple[str | int, ...]:
 
 def _path(location: tuple[int | str, ...]) -> tuple[str | int, ...]:
     steps = list(location)
-    if FAMILY in steps:  # pydantic's tags: the kind of model section, and behind it the family
+    if FAMILY in steps:  # pydantic's tags: the kind of model section, followed by the family
         at = steps.index(FAMILY)
         del steps[at:at + 1 + (len(steps) > at + 1 and steps[at + 1] in FAMILIES)]
     if steps[:1] == ["phases"] and len(steps) > 2 and steps[2] in CURVES:
@@ -251,7 +251,7 @@ def _unknown_key(path: tuple[str | int, ...], source: LinedYaml, sections: Secti
 
 
 def _allowed_keys(path: tuple[str | int, ...], source: LinedYaml, sections: Sections) -> dict[str, str]:
-    """The keys of the section at ``path`` and what they mean."""
+    """The keys of the section at ``path`` and their meanings."""
     names = tuple(step for step in path if isinstance(step, str))
     if names == ("model",):
         model = source.value["model"]

@@ -1,6 +1,7 @@
 """The families of transformers as sections of a spec: decoders, mixtures of experts, encoders, both, and two towers.
 
-What layers can be like is said once (:class:`TransformerModel`); the fields' defaults are those of GPT-2 and GPT-3.
+The properties of layers are defined once (:class:`TransformerModel`); the fields' defaults are those of GPT-2 and
+GPT-3.
 """
 
 from __future__ import annotations

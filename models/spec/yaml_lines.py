@@ -1,4 +1,4 @@
-"""A YAML file as plain data, with the line on which every entry of it stands.
+"""A YAML file as plain data, with the line of every entry.
 
 PyYAML's own loader forgets lines and lets a later duplicate key win; composing to nodes first keeps both visible.
 """
@@ -50,12 +50,12 @@ class LinedYaml:
         self.value: dict[str, Any] = value
 
     def line(self, path: Path) -> int:
-        """The line of the entry at ``path``, or of the closest one above it that is written in the file."""
+        """The line of the entry at ``path``, or of its closest ancestor in the file."""
         _, at, _ = self._descend(path)
         return int(at.start_mark.line) + 1
 
     def text(self, path: Path) -> str | None:
-        """What is written at ``path``, if it is a plain value, cut to a readable length; else its kind."""
+        """The text at ``path``, if it is a plain value, cut to a readable length; else its kind."""
         depth, _, node = self._descend(path)
         if depth < len(path):
             return None
@@ -65,7 +65,7 @@ class LinedYaml:
         return _kind(node)
 
     def _descend(self, path: Path) -> tuple[int, yaml.Node, yaml.Node]:
-        """How much of ``path`` exists, the node whose line is its own (a key, for mappings) and the node there."""
+        """The existing length of ``path``, the node with its line (a key, for mappings) and the node there."""
         at: yaml.Node = self._node
         node: yaml.Node = self._node
         for depth, step in enumerate(path):
@@ -90,7 +90,7 @@ def show_path(path: Path) -> str:
 
 
 def _check(node: yaml.Node, path: tuple[str | int, ...], count: list[int]) -> None:
-    """Refuse duplicate keys, keys that are no text, and files that expand without end."""
+    """Refuse duplicate keys, non-text keys, and files that expand endlessly."""
     count[0] += 1
     if count[0] > MAX_ENTRIES or len(path) > MAX_DEPTH:
         raise YamlError(f"expands to more than {MAX_ENTRIES} entries or {MAX_DEPTH} levels", node.start_mark.line + 1)

@@ -1,17 +1,17 @@
-"""Co-shard: attention or a feed-forward part in parts that run one after the other on one device.
+"""Co-shard: attention or a feed-forward block in parts that run in sequence on one device.
 
 A *segment* is a run of a layer's operators that tensor parallelism divides without an exchange inside: from projections
-that read all of a tensor, through what is cut by heads or hidden units, to a projection that gives terms of a sum. In
-its parts run in turn on one device, the sum is added up in place, and so are the gradients of what every part reads;
-nothing is sent. In training each part's forward keeps nothing and runs again just before its backward, so that at most
-one part's activations exist at any time (Lin et al., "SuperScaler" / "nnScaler", OSDI 2024: the operator co-shard with
-recomputation). What it costs: every part's forward once more, kernels that are smaller and so less efficient (by
-:class:`~weft.models.tensor_parallel.part_times.PartTimes`), and the additions.
+that read a whole tensor, through operators cut by heads or hidden units, to a projection that yields terms of a sum.
+With its parts run in sequence on one device, the sum is accumulated in place, as are the gradients of inputs read by
+every part; nothing is sent. In training each part's forward keeps nothing and is recomputed just before its backward,
+so that at most one part's activations exist at any time (Lin et al., "SuperScaler" / "nnScaler", OSDI 2024: the
+operator co-shard with recomputation). Its costs: every part's forward once more, smaller and so less efficient kernels
+(by :class:`~weft.models.tensor_parallel.part_times.PartTimes`), and the additions.
 
-Weight gradients are computed with the input gradients: what they need is gone afterwards. The parts of a segment are
-one operator of the resulting graph, whose workspace is the most that a part has beside the segment's inputs, its output
-and their gradients; layers and memory then follow from the rules for any graph. Where weights' gradients are not at
-their peak when activations are, the workspace is overestimated by a part's weight gradient at most.
+Weight gradients are computed with the input gradients: their inputs are freed afterwards. The parts of a segment are
+one operator of the resulting graph, whose workspace is the peak of a part beside the segment's inputs, its output and
+their gradients; layers and memory then follow from the general rules. If weight gradients and activations do not peak
+together, the workspace is overestimated by at most a part's weight gradient.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FAMILIES: tuple[Family, ...] = ("attention", "feed forward")
 
 @dataclass(frozen=True)
 class LayerSegment:
-    """Operators of one layer with the split of each, what they read from outside, and the tensor they add up to."""
+    """Operators of one layer with the split of each, their external inputs, and the tensor of their sum."""
 
     family: Family
     layer: str
@@ -42,7 +42,7 @@ class LayerSegment:
     gives: str
 
     def divides(self, parts: int) -> bool:
-        """Whether all its splits go into so many equal parts."""
+        """Whether all its splits allow this many equal parts."""
         return all(split.size % parts == 0 for split in self.choices.values())
 
 
@@ -75,7 +75,7 @@ def segments_of(graph: OperatorGraph) -> tuple[LayerSegment, ...]:
 
 def co_shard(graph: OperatorGraph, times: Mapping[str, OperatorTime], parts: Mapping[Family, int],
              part_times: Callable[[int], PartTimes], roofline: Roofline) -> CoSharded | None:
-    """``graph`` with every segment of the families in ``parts`` in so many parts, as far as their sizes divide.
+    """``graph`` with every segment of the families in ``parts`` in that many parts, if its sizes divide.
 
     ``part_times`` gives the times of parts by their number. ``None`` if there is no such segment.
     """
@@ -101,9 +101,9 @@ def co_shard(graph: OperatorGraph, times: Mapping[str, OperatorTime], parts: Map
 
 
 def part_peaks(graph: OperatorGraph, segment: LayerSegment, parts: int) -> tuple[int, int]:
-    """The most bytes that one of ``parts`` parts has at once beside what the segment reads, its output's sum, and the
-    sums of their gradients: in a forward (where there is a backward, the one that runs again and keeps what that
-    needs), and in the backward with the gradients of one operator's weights (0 where there is none)."""
+    """The peak bytes of one of ``parts`` parts beside the segment's inputs, its output's sum, and the sums of their
+    gradients: in a forward (if there is a backward, the recomputed one, which keeps the backward's inputs), and in the
+    backward with the gradients of one operator's weights (0 if there is none)."""
     operators = [_part(graph.by_name[name], split, parts) for name, split in segment.choices.items()]
     if not _trains(operators):
         return _forward_peak(operators, segment, keeping=False), 0
@@ -126,7 +126,7 @@ def _opens(operator: Operator, split: Split) -> bool:
 
 def _grown(graph: OperatorGraph, layer: str, operators: Sequence[Operator], first: Operator,
            split: Split) -> LayerSegment | None:
-    """The segment that ``first`` opens with ``split``; ``None`` where what it cuts is needed whole somewhere."""
+    """The segment that ``first`` opens with ``split``; ``None`` if a cut tensor is needed whole somewhere."""
     growth = _Growth(graph, layer, first, split)
     if not growth.closes():
         return None
@@ -143,7 +143,7 @@ def _grown(graph: OperatorGraph, layer: str, operators: Sequence[Operator], firs
 
 
 class _Growth:
-    """A segment in the making: the splits chosen so far, the axis of each tensor that is cut, the sum it gives."""
+    """A growing segment: the splits chosen so far, the axis of each cut tensor, its sum."""
 
     def __init__(self, graph: OperatorGraph, layer: str, first: Operator, split: Split) -> None:
         self.graph, self.layer = graph, layer
@@ -153,7 +153,7 @@ class _Growth:
         self._left = list(self.cut)
 
     def closes(self) -> bool:
-        """Whether all readers of what is cut take it so, or make terms of one sum of it."""
+        """Whether all readers of cut tensors accept the cut, or turn it into terms of one sum."""
         while self._left:
             tensor = self._left.pop()
             if tensor in self.graph.outputs or not all(
@@ -162,7 +162,7 @@ class _Growth:
         return True
 
     def _takes(self, reader: Operator, tensor: str) -> bool:
-        """Whether ``reader`` takes ``tensor`` as it is cut; then it belongs to the segment."""
+        """Whether ``reader`` accepts the cut of ``tensor``; then it belongs to the segment."""
         if reader.name in self.choices:
             return layout_of(self.choices[reader.name], tensor, "inputs") == self.cut[tensor]
         option = _continuing(reader, self.cut) if reader.layer == self.layer else None
@@ -198,12 +198,12 @@ class _Growth:
 
 
 def _continuing(reader: Operator, cut: Mapping[str, object]) -> Split | None:
-    """How ``reader`` takes what is ``cut``: to cut outputs, or to terms of a sum."""
+    """The split of ``reader`` for ``cut`` inputs: to cut outputs, or to terms of a sum."""
     matrices = {p.name for p in reader.parameters if len(p.shape) > 1}
     for split in reader.splits:
         fits = all(layout_of(split, name, "inputs") == cut[name] for name in reader.inputs if name in cut)
         ends = [layout_of(split, tensor.name, "outputs") for tensor in reader.outputs]
-        # Terms of a sum come from a projection: a loss has such too, but its gradient needs the whole sum.
+        # Terms of a sum come from a projection: a loss has terms too, but its gradient needs the whole sum.
         if fits and matrices <= split.parameters and (
                 all(isinstance(end, int) for end in ends) or (ends == ["partial"] and matrices)):
             return split
@@ -229,7 +229,7 @@ def _in_turn(graph: OperatorGraph, segment: LayerSegment, parts: int, part_times
         input_grad=Work.total(work for operator in inner for work in (
             operator.forward, operator.input_grad, operator.weight_grad)) if trains else None,
         parameters=parameters, keeps=segment.reads if trains else (),
-        # Of an operator that computes them at once, all weights' gradients are counted beside its workspace.
+        # For an operator that computes them at once, all weights' gradients are counted beside its workspace.
         workspace=max(ahead, behind - sum(p.bytes for p in parameters)))
 
     dtype = dtype_of(graph, last)
@@ -257,7 +257,7 @@ def _addition(roofline: Roofline, tensor: Tensor, dtype: str, *, backward: bool)
 
 
 def _part(operator: Operator, split: Split, parts: int) -> Operator:
-    """What one part does of ``operator``, as far as memory goes."""
+    """One part of ``operator``, for memory."""
     def divided(tensor: Tensor) -> Tensor:
         return replace(tensor, bytes=-(-tensor.bytes // parts))
 
@@ -270,7 +270,7 @@ def _part(operator: Operator, split: Split, parts: int) -> Operator:
 
 
 def _forward_peak(operators: Sequence[Operator], segment: LayerSegment, *, keeping: bool) -> int:
-    """Of one part; ``keeping`` what its backward needs."""
+    """Of one part; ``keeping`` its backward's inputs."""
     kept = {name for operator in operators for name in operator.keeps} if keeping else set()
     live: dict[str, int] = {}
     peak = 0
@@ -285,8 +285,8 @@ def _forward_peak(operators: Sequence[Operator], segment: LayerSegment, *, keepi
 
 
 def _backward_peak(graph: OperatorGraph, operators: Sequence[Operator], segment: LayerSegment) -> int:
-    """Of one part: what its operators up to one keep, the gradients of the tensors between that one and later ones,
-    the terms of the gradients of what it reads, and the gradients of its weights."""
+    """Of one part: the tensors kept by its operators up to one, the gradients of the tensors between that one and later
+    ones, the terms of its inputs' gradients, and the gradients of its weights."""
     sizes = {tensor.name: tensor.bytes for operator in operators for tensor in (*operator.outputs, *operator.internal)}
     floats = {tensor.name for operator in operators for tensor in operator.outputs if "float" in tensor.dtype}
     peak = 0

@@ -1,9 +1,9 @@
 """The cheapest joint choice for variables whose costs are sums of small tables: exact, by eliminating one at a time.
 
-Bucket elimination (Dechter, "Bucket elimination: a unifying framework for reasoning", 1999): all tables that name a
-variable are added into one, which is minimised over it and so becomes a table of its neighbours. The order takes the
-variable with the smallest such table first. Time grows with the largest table, which for the operators of a layer
-(a row of them, with residual connections over it) has three or four variables.
+Bucket elimination (Dechter, "Bucket elimination: a unifying framework for reasoning", 1999): all tables with a variable
+are summed into one, which is minimised over it and so becomes a table of its neighbours. The variable with the smallest
+such table is eliminated first. Time grows with the largest table, which for the operators of a layer (a chain with
+residual connections) has three or four variables.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Factor:
 
 
 def cheapest(sizes: Mapping[str, int], factors: Sequence[Factor], largest: float = math.inf) -> dict[str, int]:
-    """The value of every variable (``sizes``: how many each has) with the least sum of ``factors``.
+    """The value of every variable (``sizes``: their numbers of values) with the least sum of ``factors``.
 
-    Of tables that are as small, that of the first variable is taken first, and of equal values the first. Where no
-    table has ``largest`` entries or fewer, the next variable takes the value that is cheapest on its own.
+    Among equally small tables, that of the first variable comes first, and among equal values the first. If no table
+    has ``largest`` entries or fewer, the next variable takes the value that is cheapest on its own.
     """
     of: dict[str, list[Factor]] = {name: [] for name in sizes}
     for factor in factors:

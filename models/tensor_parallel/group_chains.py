@@ -1,8 +1,8 @@
-"""Which layers all GPUs compute in a shape, and how what lies between them is cut into chains of stages on groups.
+"""The layers that all GPUs compute in a shape, and the cuts of the layers between them into chains of stages on groups.
 
-The layers that all GPUs compute follow from the shape; they take their part of every GPU's memory, and the rest is cut
-by :mod:`weft.models.tensor_parallel.group_split` for what is left. Of the chains of one kind those of the least
-estimated step are kept.
+The layers that all GPUs compute follow from the shape; they use part of every GPU's memory, and the others are cut by
+:mod:`weft.models.tensor_parallel.group_split` for the rest. The chains of one kind with the least estimated steps are
+kept.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from weft.models.tensor_parallel.space import Space
 TogetherShape: TypeAlias = Literal["groups", "tensor", "m", "nn", "k", "x"]
 TOGETHER: tuple[TogetherShape, ...] = get_args(TogetherShape)
 
-#: Of the splits of one shape, mode and number in flight that differ in their number of stages, so many are kept.
+#: Number of splits kept for one shape, mode and number in flight, with different numbers of stages.
 _KEPT = 2
-#: Beyond so much above the best estimate of its shape none is.
+#: The limit on their estimates relative to the best of the shape.
 _ALLOWANCE = 1.15
 
 
 class NoShape(Exception):
-    """Why a shape is no candidate."""
+    """The reason why a shape is not a candidate."""
 
 
 def layers_together(space: Space, shape: TogetherShape) -> tuple[int, ...]:
-    """The layers that all GPUs compute. Raises :class:`NoShape` where the model has no such shape."""
+    """The layers that all GPUs compute. Raises :class:`NoShape` if the model has no such shape."""
     everything = tuple(range(len(space.layers)))
     if space.gpus == 1:
         raise NoShape("it needs more than one GPU")
@@ -62,7 +62,7 @@ def layers_together(space: Space, shape: TogetherShape) -> tuple[int, ...]:
 
 
 def runs_of(layers: Sequence[int]) -> list[tuple[int, ...]]:
-    """``layers`` cut where they do not follow each other."""
+    """``layers`` divided into consecutive runs."""
     runs: list[list[int]] = []
     for layer in layers:
         if runs and runs[-1][-1] == layer - 1:
@@ -73,8 +73,8 @@ def runs_of(layers: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def room_beside(space: Space, together: Sequence[int], backward: Backward) -> int:
-    """What is left of a GPU for stages beside the layers that all compute: their weights, and what they keep of a
-    micro-batch. What one of those needs while it runs is not counted: no stage runs then."""
+    """The memory of a GPU left for stages beside the layers on all GPUs: after their weights and activations of a
+    micro-batch. Their workspace is not counted: no stage runs at that time."""
     if not together:
         return space.capacity
     graph = space.sharded[space.gpus].graph
@@ -88,14 +88,14 @@ def room_beside(space: Space, together: Sequence[int], backward: Backward) -> in
 
 
 def layer_chain(space: Space, layers: Sequence[int], room: int, backward: Backward) -> LayerChain:
-    """``layers`` with what lies between them left out, to be cut under ``room`` bytes of each GPU."""
+    """``layers`` without the layers in between, to be cut under ``room`` bytes of each GPU."""
     return LayerChain(space.costs, layers[0], layers[-1] + 1,
                       frozenset(range(layers[0], layers[-1] + 1)) - set(layers), room, space.bytes_per_parameter,
                       space.micro_batches, backward)
 
 
 def chains_of(space: Space, together: Sequence[int], backward: Backward) -> Iterator[list[tuple[GroupStage, ...]]]:
-    """The splits of what not all GPUs compute: those with room for as many micro-batches as 1F1B holds, and for one."""
+    """The splits of the layers not on all GPUs: those with room for the micro-batches of 1F1B, and for one."""
     rest = [layer for layer in range(len(space.layers)) if layer not in together]
     room = room_beside(space, together, backward)
     if not rest:
@@ -121,8 +121,8 @@ def chains_of(space: Space, together: Sequence[int], backward: Backward) -> Iter
 
 
 def tower_chains(space: Space, together: Sequence[int], backward: Backward) -> Iterator[tuple[GroupStage, ...]]:
-    """For every way to share out the GPUs, two splits of each tower: of least bottleneck, and of least estimated step
-    (with few micro-batches, one that takes a single one through sooner)."""
+    """For every division of the GPUs, two splits of each tower: of least bottleneck, and of least estimated step (with
+    few micro-batches, one with a shorter latency)."""
     room = room_beside(space, together, backward)
     chains = [layer_chain(space, tower, room, backward) for tower in space.towers]
     any_found = False
@@ -149,8 +149,8 @@ def _shares(gpus: int, towers: int) -> Iterator[tuple[int, ...]]:
 
 
 def _estimate(space: Space, together: Sequence[int], chain: Sequence[GroupStage]) -> float:
-    """Seconds of a step whose bottleneck is busy all the time but while the first micro-batch comes in, through towers
-    side by side."""
+    """Seconds of a step whose bottleneck is always busy except while the first micro-batch arrives, through parallel
+    towers."""
     everywhere = sum(stage_cost(space.costs[space.gpus], run).load for run in runs_of(together)) if together else 0
     towers: dict[int, int] = {}
     for stage in chain:
@@ -175,7 +175,7 @@ def _workspace(cost: StageCost, backward: Backward) -> int:
 
 
 def _least_need(space: Space, layers: Sequence[int], held: int) -> int:
-    """Bytes a GPU that are certainly needed: weights divided as evenly as possible beside ``held``."""
+    """A lower bound on the bytes a GPU: weights divided as evenly as possible beside ``held``."""
     total = sum(min(degree * space.static_of(layer, degree) for degree in space.degrees) for layer in layers)
     return held + -(-total // space.gpus)
 

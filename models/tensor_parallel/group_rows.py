@@ -1,27 +1,26 @@
-"""Rows of layers on groups of GPUs with several chunks a group, once round and round (loop) or down and up (V).
+"""Rows of layers on groups of GPUs with several chunks a group, in a loop or a V.
 
-Several chunks make the ramp of a step shorter: a group waits for a chunk of each group before it, not for all that they
-have. They cost memory (a loop) or save it (a V). For every division of the GPUs into groups that is given, and every
-number of chunks, the layers are cut by moves: from loads by the sizes of the groups on, a layer goes from one stage to
+Several chunks shorten the ramp of a step: a group waits for one chunk of each earlier group, not for all their layers.
+They cost memory (a loop) or save it (a V). For every given division of the GPUs into groups, and every number of
+chunks, the layers are cut by moves: starting from loads by the sizes of the groups, a layer moves from one stage to
 another, and the stages between them shift by one, as long as less memory is missing or the largest load, or the next
-ones, become smaller. Layers of a model are mostly alike, so one such move changes two groups. A stage counts for as
-many micro-batches as the schedule that is known for its row holds, or for as many as must be in flight while the groups
-are busy. Of all rows those of the least estimated step are kept.
+ones, become smaller. Layers of a model are mostly alike, so one such move changes two groups. A stage is charged for
+the micro-batches of the known schedule of its row, or for those that must be in flight while the groups are busy. The
+rows with the least estimated steps are kept.
 
 Two chunks of a chain of layers on each group of GPUs, down the groups and back up (V) or twice down (loop).
 
-As :mod:`weft.models.candidates.stage_split` cuts a chain of layers onto single GPUs, it cuts here what not all GPUs
-compute together onto groups of equal size: exactly, under each GPU's memory, once with room for as many micro-batches
-as 1F1B would hold and once for one. Of the sizes of groups the one is taken whose step is shortest if the row could be
-divided at will.
+:mod:`weft.models.candidates.stage_split` cuts the layers not on all GPUs onto groups of equal size, as it cuts a chain
+onto single GPUs: exactly, under each GPU's memory, once with room for the micro-batches of 1F1B and once for one. The
+size of the groups is the one with the shortest step for an arbitrarily divisible row.
 
-Into which groups of two sizes should the GPUs be divided, so that whole layers leave least of them idle?
+The division of GPUs into groups of two sizes for which whole layers leave the least idle time.
 
-Layers on groups of one size often leave each group a part of a layer too little: 80 layers on 16 groups of four are
-five on each, and the head is too much. Some groups of another size beside them take what is left. For each two sizes
-the least time of a micro-batch is found for which groups of these sizes can have all layers (without regard to order,
-as in :mod:`weft.models.tensor_parallel.bound.group_cover`), and for that time the division with the fewest groups: each
-group more keeps another micro-batch in flight.
+With groups of one size each group often lacks capacity for part of a layer: 80 layers on 16 groups of four are five on
+each, and the head is too much. Some groups of another size take the rest. For each pair of sizes the least time of a
+micro-batch is found for which groups of these sizes can have all layers (without regard to order, as in
+:mod:`weft.models.tensor_parallel.bound.group_cover`), and for that time the division with the fewest groups: each
+additional group keeps another micro-batch in flight.
 """
 
 from __future__ import annotations
@@ -44,13 +43,13 @@ from weft.models.tensor_parallel.parts import LayersPart, stage_cost
 from weft.models.tensor_parallel.space import Space
 from weft.solver.control.clock import checkpoint
 
-#: Chunks a group at most.
+#: Maximum chunks a group.
 MOST_CHUNKS = 8
-#: Of the rows of one kind (loops, Vs) so many are kept.
+#: Number of rows of one kind (loops, Vs) kept.
 _KEPT = 2
-#: Moves of a layer at most before a cut is taken as it is, for each stage.
+#: Maximum moves of a layer for each stage of a cut.
 _MOVES = 4
-#: Where an even cut lacks more than this share of all memory, no moves are tried.
+#: If an even cut lacks more than this share of all memory, no moves are tried.
 _HOPELESS = 0.25
 _Ints = NDArray[np.int64]
 _Floats = NDArray[np.float64]
@@ -59,7 +58,7 @@ _Floats = NDArray[np.float64]
 @dataclass(frozen=True, slots=True)
 class GroupRow:
     """Stage s is layers ``cuts[s]`` to ``cuts[s + 1] - 1``; ``degrees``: the GPUs of each group; ``load``: nanoseconds
-    of the busiest group for a micro-batch, ``step``: those of a step, by estimate."""
+    of the busiest group for a micro-batch, ``step``: the estimated nanoseconds of a step."""
 
     kind: Chunks
     chunks: int
@@ -70,15 +69,15 @@ class GroupRow:
 
 
 def group_of_stage(kind: Chunks, groups: int, chunks: int) -> list[int]:
-    """The group of each stage: in turn, or (``v``) in turn there and back."""
+    """The group of each stage: round-robin, or (``v``) down and back up."""
     down = list(range(groups))
     return [group for chunk in range(chunks) for group in (down[::-1] if kind == "v" and chunk % 2 else down)]
 
 
 def best_rows(space: Space, kinds: Sequence[Chunks], backward: Backward, divisions: Sequence[tuple[int, ...]] = (),
               most: float = np.inf) -> list[GroupRow]:
-    """For each of ``kinds`` the rows of the least estimated step, of all numbers of chunks, for groups of equal size
-    and ``divisions`` of the GPUs into others; none with a step of more than ``most`` nanoseconds."""
+    """For each of ``kinds`` the rows of the least estimated step, over all numbers of chunks, for groups of equal size
+    and other ``divisions`` of the GPUs; none with a step of more than ``most`` nanoseconds."""
     count = len(space.layers)
     equal = [(degree,) * (space.gpus // degree) for degree in space.degrees if space.gpus % degree == 0]
     tables = {degree: StageTables.of(space.costs[degree], space.bytes_per_parameter, backward)
@@ -99,22 +98,21 @@ def best_rows(space: Space, kinds: Sequence[Chunks], backward: Backward, divisio
 
 def _rows(space: Space, tables: dict[int, StageTables], kind: Chunks, chunks: int, degrees: tuple[int, ...],
           backward: Backward) -> Iterator[GroupRow]:
-    """The cuts that fit with room for the known schedule, and with room for what must be in flight."""
+    """The cuts that fit with room for the known schedule, and with room for the required micro-batches in flight."""
     groups = len(degrees)
     where = group_of_stage(kind, groups, chunks)
     for is_known, held in _in_flight(kind, groups, chunks, space.micro_batches, backward):
         cut = cut_row([tables[degrees[group]] for group in where], where, held, space.capacity)
         if cut is not None:
             cuts, load = cut
-            # Weight gradients fill half of what a V leaves idle; what runs where no known schedule fits is open.
+            # Weight gradients fill half of a V's idle time; if no known schedule fits, the schedule is open.
             ramp = (groups - 1) * load / ((4 if kind == "v" and backward == "split" else chunks) if is_known else 1)
             yield GroupRow(kind, chunks, degrees, cuts, load, int(space.micro_batches * load + ramp))
 
 
 def _in_flight(kind: Chunks, groups: int, chunks: int, micro_batches: int, backward: Backward) -> Iterator[
         tuple[bool, list[int]]]:
-    """By stage, how many micro-batches are held: by the known schedule (``True``), and by any that keeps the groups
-    busy."""
+    """By stage, the micro-batches kept: by the known schedule (``True``), and by any that keeps the groups busy."""
     stages = groups * chunks
     if backward == "none":
         yield True, [1] * stages
@@ -123,7 +121,7 @@ def _in_flight(kind: Chunks, groups: int, chunks: int, micro_batches: int, backw
         yield True, [min(micro_batches, stages - s) for s in range(stages)]
     else:
         ahead = [(chunks - 1) * groups + 2 * (groups - 1 - rank) + 1 for rank in range(groups)]
-        # Of the first forwards of a group, p go through each chunk in turn.
+        # The first forwards of a group go through each chunk p at a time.
         yield True, [min(micro_batches, sum(min(groups, max(0, ahead[s % groups] - turn * groups))
                                             for turn in range(s // groups, 2 * chunks, chunks))) for s in range(stages)]
     if kind == "v":  # the search over building blocks has schedules for less; loops of unequal stages fare badly there
@@ -132,8 +130,8 @@ def _in_flight(kind: Chunks, groups: int, chunks: int, micro_batches: int, backw
 
 def cut_row(tables: Sequence[StageTables], where: Sequence[int], held: Sequence[int],
             room: int) -> tuple[tuple[int, ...], int] | None:
-    """Layers in ``len(where)`` stages, stage s at the costs of ``tables[s]`` on group ``where[s]`` with ``held[s]``
-    micro-batches in flight: a cut with a small largest load of a group among those that need no more than ``room``
+    """Cut layers into ``len(where)`` stages, stage s at the costs of ``tables[s]`` on group ``where[s]`` with
+    ``held[s]`` micro-batches in flight: returns a cut with a small largest load of a group among those within ``room``
     bytes, and that load in nanoseconds; ``None`` if none was found."""
     row = _RowMeasures(tables, where, held, room)
     if row.count < len(where):
@@ -148,7 +146,7 @@ def cut_row(tables: Sequence[StageTables], where: Sequence[int], held: Sequence[
         if not len(moved):
             break
         scores = row.scores(moved)
-        place = np.lexsort(scores.T[::-1])[0]  # the last key is what counts first
+        place = np.lexsort(scores.T[::-1])[0]  # the last key has priority
         if tuple(scores[place]) >= tuple(best):
             break
         cuts, best = moved[place], scores[place]
@@ -156,7 +154,7 @@ def cut_row(tables: Sequence[StageTables], where: Sequence[int], held: Sequence[
 
 
 class _RowMeasures:
-    """What cuts of a row measure."""
+    """Measures of the cuts of a row."""
 
     def __init__(self, tables: Sequence[StageTables], where: Sequence[int], held: Sequence[int], room: int) -> None:
         self.where, self.room = where, room
@@ -170,7 +168,7 @@ class _RowMeasures:
         self.on[np.arange(len(where)), where] = 1
         self.by_group = np.argsort(where, kind="stable")
         self.starts = np.searchsorted(np.array(where)[self.by_group], np.arange(max(where) + 1))
-        # By giver and taker, what a move of one layer adds to each end of a stage.
+        # By giver and taker, the change of each stage's ends by a move of one layer.
         a, b, i = np.ogrid[:len(where), :len(where), :len(where) + 1]
         self.shifts = ((b < i) & (i <= a)).astype(np.int64) - ((a < i) & (i <= b))
 
@@ -182,15 +180,15 @@ class _RowMeasures:
         return self.load[at] @ self.on, np.maximum(need + workspace - self.room, 0)
 
     def scores(self, cuts: _Ints) -> _Floats:
-        """By cut: bytes that are missing, the largest load, and how uneven loads of groups and of stages are."""
+        """By cut: missing bytes, the largest load, and the imbalance of the loads of groups and of stages."""
         loads, missing = self.measures(cuts)
         stages = self.load[self.kind, cuts[:, :-1], cuts[:, 1:]]
         return np.stack([missing.sum(axis=1), loads.max(axis=1), (loads**2).sum(axis=1), (stages**2).sum(axis=1)],
                         axis=1)
 
     def moves(self, cuts: _Ints) -> _Ints:
-        """The cuts after one layer has gone to another stage from one on a group that lacks memory; where none does,
-        on one with the largest load."""
+        """The cuts after moving one layer to another stage from a stage on a group that lacks memory; if none does, on
+        one with the largest load."""
         loads, missing = (found[0] for found in self.measures(cuts[None]))
         groups = missing > 0 if missing.any() else loads >= loads.max()
         givers = np.flatnonzero(groups[np.array(self.where)] & (np.diff(cuts) > 1))
@@ -198,8 +196,8 @@ class _RowMeasures:
         return found
 
     def even(self) -> _Ints:
-        """A cut of about equal loads of groups, a layer a stage at least: all layers at the costs of the last stage,
-        and stages by how much faster they are."""
+        """A cut with about equal loads of groups, at least a layer a stage: all layers at the costs of the last stage,
+        and stages weighted by their speed."""
         before = self.load[self.kind[-1], 0]
         speed = 1 / self.load[self.kind, 0, -1]
         return _even(before, np.concatenate(([0.0], np.cumsum(speed) / speed.sum())))
@@ -218,15 +216,15 @@ def _even(before: _Floats, shares: _Floats) -> _Ints:
     return found
 
 
-#: How the second chunks lie on the groups.
+#: The placement of the second chunks on the groups.
 Chunks: TypeAlias = Literal["v", "loop"]
 CHUNKS: tuple[Chunks, ...] = get_args(Chunks)
 
 
 def chunked(space: Space, layers: Sequence[int], chunks: Chunks, backward: Backward, room: int) -> Iterator[
         tuple[LayersPart, ...]]:
-    """The parts of ``layers`` (by index) in two chunks a group of GPUs, for every split that differs; none where
-    nothing fits into ``room`` bytes of each GPU. Parts are named by their place in the chain."""
+    """The parts of ``layers`` (by index) in two chunks a group of GPUs, for every distinct split; none if nothing fits
+    into ``room`` bytes of each GPU. Parts are named by their position in the chain."""
     degree = _best_degree(space, layers)
     if degree is None or room <= 0:
         return
@@ -249,8 +247,8 @@ def chunked(space: Space, layers: Sequence[int], chunks: Chunks, backward: Backw
 
 
 def _best_degree(space: Space, layers: Sequence[int]) -> int | None:
-    """GPUs of a group for the least time of a step of stages divided at will; ``None`` where there are too few layers
-    or GPUs for two chunks each."""
+    """GPUs of a group for the least step time of arbitrarily divisible stages; ``None`` if there are too few layers or
+    GPUs for two chunks each."""
     def step(degree: int) -> float:
         groups = space.gpus // degree
         load = sum(space.costs[degree][i].forward + space.costs[degree][i].backward for i in layers) / groups
@@ -262,17 +260,17 @@ def _best_degree(space: Space, layers: Sequence[int]) -> int | None:
 
 
 def _gaps(layers: Sequence[int]) -> list[int]:
-    """Places in ``layers`` before which another layer stands that is none of them."""
+    """Positions in ``layers`` that do not follow the previous one directly."""
     return [place for place in range(1, len(layers)) if layers[place] != layers[place - 1] + 1]
 
 
-#: The least time is known to such a share of it.
+#: The relative precision of the least time.
 _CLOSE = 1 / 2048
 _Load = tuple[int, ...]
 
 
 def divisions(terms: LayerTerms, gpus: int, capacity: int, most: float) -> list[tuple[int, ...]]:
-    """The GPUs of each group, larger groups first, for every two sizes with which a micro-batch takes no more than
+    """The GPUs of each group, larger groups first, for every pair of sizes with which a micro-batch takes at most
     ``most`` nanoseconds of any group."""
     cover = GroupCover(terms, gpus, capacity, 1, fills=False)
     longest = min(most, int(terms.load.max(axis=1).sum()))  # of one group that has all layers
@@ -290,7 +288,7 @@ def divisions(terms: LayerTerms, gpus: int, capacity: int, most: float) -> list[
 
 
 def _fewest(cover: GroupCover, small: int, large: int, most: int) -> tuple[int, ...] | None:
-    """The division with the fewest groups that can have all layers in ``most`` nanoseconds, both sizes in it."""
+    """The division with the fewest groups that can have all layers in ``most`` nanoseconds, with both sizes."""
     some = {degree: _together(cover, degree, most) for degree in (small, large)}
     for number in range((cover.gpus - 1) // large, 0, -1):
         checkpoint()

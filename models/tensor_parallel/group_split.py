@@ -1,13 +1,13 @@
 """Cutting a chain of layers into stages on groups of devices that compute together: exact dynamic programming.
 
-A stage is a run of layers on ``degree`` devices (1: no tensor parallelism); the groups stand side by side and use all
+A stage is a run of layers on ``degree`` devices (1: no tensor parallelism); the groups are disjoint and use all
 devices. For every number of stages the split with the least bottleneck is found (the largest time of a stage, forward
-and backward), under each device's memory with as many micro-batches in flight as stages are left (what 1F1B holds) or
-one. This is the space of Piper (Tarnawski et al., NeurIPS 2021) without its data parallelism, whose dynamic program
-also goes over the stages from the last to the first.
+and backward), under each device's memory with as many micro-batches in flight as remaining stages (as in 1F1B) or one.
+This is the space of Piper (Tarnawski et al., NeurIPS 2021) without its data parallelism, whose dynamic program also
+goes over the stages from the last to the first.
 
-What every run of layers costs as a stage, all at once: the numbers of :class:`~weft.models.candidates.stages.Stages`
-in tables, for the programs that look at every run.
+The costs of every run of layers as a stage: the numbers of :class:`~weft.models.candidates.stages.Stages` in tables,
+for the programs that consider every run.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from weft.models.candidates.stages import Backward, StageCost, Stages, nanosecon
 from weft.models.layers.costs import LayerCost
 from weft.solver.control.clock import checked
 
-#: For how many micro-batches a split leaves room: one, as many as 1F1B holds, or none, as if only weights took memory.
+#: The micro-batches in flight for which a split has room: one, those of 1F1B, or none, as if only weights used memory.
 InFlight: TypeAlias = Literal["least", "1f1b", "weights"]
 _Table: TypeAlias = NDArray[np.float64]
-#: How a stage is computed: on so many devices, and in what parts in turn ("": none).
+#: A stage's number of devices, and its co-sharded parts ("": none).
 _Way: TypeAlias = tuple[int, str]
 
 
 @dataclass(frozen=True, slots=True)
 class GroupStage:
-    """Layers ``cost.first`` to ``cost.last - 1`` on ``degree`` devices; ``cost`` is what each of them has of it.
+    """Layers ``cost.first`` to ``cost.last - 1`` on ``degree`` devices; ``cost`` is the share of each.
 
-    ``co_shard``: the name of the parts that its layers are in, run in turn; "" for none.
+    ``co_shard``: the name of its layers' co-sharded parts; "" for none.
     """
 
     cost: StageCost
@@ -46,9 +46,9 @@ class GroupStage:
 class LayerChain:
     """The layers of a model from ``first`` to ``last - 1`` as a chain to be cut, by degree (``costs``: all layers).
 
-    ``skipped``: layers in between that are no part of any stage. ``room``: bytes of each device for these stages.
-    ``micro_batches``: no more are in flight.
-    ``co_sharded``: the layers on one device with some in parts that run in turn, by name; a stage may be of these.
+    ``skipped``: layers in between that belong to no stage. ``room``: bytes of each device for these stages.
+    ``micro_batches``: the maximum in flight. ``co_sharded``: the layers on one device with some co-sharded, by name; a
+    stage may use these.
     """
 
     costs: Mapping[int, Sequence[LayerCost]]
@@ -63,12 +63,12 @@ class LayerChain:
 
 
 def split_onto_groups(chain: LayerChain, devices: int, in_flight: InFlight = "1f1b") -> list[tuple[GroupStage, ...]]:
-    """For every number of stages for which a split fits, that of the least bottleneck, by rising number."""
+    """For every number of stages for which a split fits, the split with the least bottleneck, by rising number."""
     return Cutter(chain, devices).splits(in_flight)
 
 
 class Cutter:
-    """A chain of layers and the devices that it is cut for; the cost of every stage is found once for all splits."""
+    """A chain of layers and its devices; the cost of every stage is computed once for all splits."""
 
     def __init__(self, chain: LayerChain, devices: int) -> None:
         self.chain, self.devices = chain, devices
@@ -81,16 +81,16 @@ class Cutter:
         self.tables = {way: self._tables(costs[way]) for way in checked(self.ways)}
 
     def _tables(self, costs: Sequence[LayerCost]) -> StageTables:
-        """Loads in seconds; infinite where layers do not follow each other or what they always hold is too much."""
+        """Loads in seconds; infinite if layers are not consecutive or their static memory is too much."""
         found = StageTables.of([costs[i] for i in self.layers], self.chain.bytes_per_parameter, self.chain.backward)
-        starts = np.array(self.layers) - np.arange(len(self.layers))  # equal where layers follow each other
+        starts = np.array(self.layers) - np.arange(len(self.layers))  # equal for consecutive layers
         is_run = np.zeros_like(found.load, dtype=bool)
         is_run[:-1, 1:] = np.triu(starts[:, None] == starts[None, :])
         is_run &= found.static <= self.chain.room
         return replace(found, load=np.where(is_run, found.load * 1e-9, np.inf))
 
     def is_tight(self) -> bool:
-        """Whether activations, held as 1F1B holds them, keep any number of stages from its least bottleneck."""
+        """Whether the activations of 1F1B prevent the least bottleneck for any number of stages."""
         def bottlenecks(in_flight: InFlight) -> list[tuple[int, int]]:
             return [(len(stages), max(stage.cost.load for stage in stages)) for stages in self.splits(in_flight)]
 
@@ -129,7 +129,7 @@ class Cutter:
         return found
 
     def _loads(self, way: _Way, held: int, in_flight: InFlight) -> _Table:
-        """The loads of stages in which ``held`` micro-batches fit; infinite for others."""
+        """The loads of stages in which ``held`` micro-batches fit; infinite for the others."""
         tables = self.tables[way]
         if in_flight == "weights":
             return tables.load
@@ -145,9 +145,9 @@ class Cutter:
 
 
 def _through(load: _Table, rest: _Table) -> tuple[_Table, NDArray[np.intp]]:
-    """By row of ``rest`` and first layer: the least of the larger of a stage's load and what follows it; its end."""
+    """By row of ``rest`` and first layer: the least maximum of a stage's load and the rest after it; its end."""
     count = len(load) - 1
-    longest = int(np.isfinite(load).sum(axis=1).max())  # loads rise with the end: what is finite comes first
+    longest = int(np.isfinite(load).sum(axis=1).max())  # loads rise with the end: finite ones come first
     if not longest:
         return np.full_like(rest, np.inf), np.zeros(rest.shape, dtype=np.intp)
     ends = np.minimum(np.arange(count + 1)[:, None] + np.arange(1, longest + 1)[None, :], count)
@@ -161,10 +161,10 @@ def _through(load: _Table, rest: _Table) -> tuple[_Table, NDArray[np.intp]]:
 
 @dataclass(frozen=True, eq=False)
 class StageTables:
-    """By first layer and end (the layer behind the last; 0 where that is not behind the first).
+    """By first layer and end (the layer after the last; 0 if that is not after the first).
 
-    ``load``: nanoseconds. ``static``: bytes held in any case. ``workspace``: the most that is needed for a moment.
-    ``each``: bytes kept of a micro-batch.
+    ``load``: nanoseconds. ``static``: static bytes. ``workspace``: peak temporary bytes. ``each``: bytes kept for a
+    micro-batch.
     """
 
     load: _Table
@@ -194,13 +194,13 @@ class StageTables:
 
 
 def _sums(amounts: Sequence[int]) -> _Table:
-    """Of every run, the sum of its layers' ``amounts``: whole numbers below 2^53, so exact."""
+    """For every run, the sum of its layers' ``amounts``: whole numbers below 2^53, so exact."""
     before = np.concatenate(([0.0], np.cumsum(np.array(amounts, dtype=np.float64))))
     return np.triu(before[None, :] - before[:, None])
 
 
 def _shared_sums(amounts: Sequence[int], shared: Sequence[Iterable[tuple[str, int]]]) -> _Table:
-    """The same where a run has what several of its layers share (names and amounts) once."""
+    """The same with amounts shared by several layers of a run (names and amounts) counted once."""
     total = _sums(amounts)
     last: dict[str, int] = {}
     for layer, own in enumerate(shared):
@@ -212,7 +212,7 @@ def _shared_sums(amounts: Sequence[int], shared: Sequence[Iterable[tuple[str, in
 
 
 def _most(amounts: Sequence[int]) -> _Table:
-    """Of every run, the largest of its layers' ``amounts``."""
+    """For every run, the largest of its layers' ``amounts``."""
     count = len(amounts)
     found = np.zeros((count + 1, count + 1))
     running: Callable[[NDArray[np.float64]], NDArray[np.float64]] = np.maximum.accumulate

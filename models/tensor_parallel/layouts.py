@@ -1,7 +1,7 @@
-"""What it takes to bring a tensor from the layout it lies in to the one that is needed.
+"""The conversion of a tensor from its layout to the required one.
 
 A layout is :data:`weft.models.graph.operators.Layout`: *whole* on every device, *partial* (every device has terms of a
-sum), or cut along an axis. From one to another there is one way that moves least:
+sum), or cut along an axis. For each pair of layouts one conversion moves the least:
 
 =========  ==========  ==================================================================
 lies       is needed   what happens
@@ -14,10 +14,10 @@ axis       whole       all-gather
 axis       other axis  all-to-all
 =========  ==========  ==================================================================
 
-Gradients lie as their tensors' use makes them: an operator whose work is divided, but that reads a tensor whole, finds
-on every device the terms of its own part only; and who produced terms of a sum needs the sum's gradient whole, since it
-is that of every term. The same step, from where the gradient lies to where it is needed, brings it back (the pairs f
-and g of Shoeybi et al., "Megatron-LM", 2019, section 3, are two cases of it).
+Layouts of gradients follow from the use of their tensors: a divided operator that reads a tensor whole computes on
+every device only the terms of its own part; and the producer of terms of a sum needs the sum's gradient whole, since it
+is that of every term. The same conversion, from the gradient's layout to the required one, applies in the backward (the
+pairs f and g of Shoeybi et al., "Megatron-LM", 2019, section 3, are two cases of it).
 """
 
 from __future__ import annotations
@@ -31,28 +31,29 @@ from weft.models.layers.collectives import Collective
 
 Step: TypeAlias = Collective | Literal["none", "slice"]
 
-#: Seconds of a collective by kind and the bytes that each device holds before it.
+#: Seconds of a collective by kind and the bytes on each device before it.
 Timer: TypeAlias = Callable[[Collective, int], float]
 
 
 @dataclass(frozen=True, slots=True)
 class TensorNeed:
-    """How a reader wants a tensor: its layout, and whether the reader's work is ``divided`` among the devices."""
+    """A reader's requirement for a tensor: its layout, and whether the reader's work is ``divided`` among the
+    devices."""
 
     layout: Layout
     divided: bool
 
     @property
     def gradient(self) -> Layout:
-        """How the gradient lies that the reader gives back."""
+        """The layout of the gradient returned by the reader."""
         return "partial" if self.layout == "whole" and self.divided else self.layout
 
 
 @dataclass(frozen=True, slots=True)
 class TensorExchange:
-    """What happens between a tensor's producer and a reader, forward and (``"none"`` without one) backward.
+    """The steps between a tensor's producer and a reader, forward and (``"none"`` without one) backward.
 
-    ``forward_bytes`` and ``backward_bytes``: what each device holds before the step.
+    ``forward_bytes`` and ``backward_bytes``: bytes on each device before the step.
     """
 
     forward: Step
@@ -68,8 +69,8 @@ class TensorExchange:
 
 
 def step(before: Layout, after: Layout) -> Step:
-    """The step from one layout to another. Raises :class:`OperatorError` where ``after`` is "partial": no operator
-    reads terms of a sum."""
+    """The step from one layout to another. Raises :class:`OperatorError` if ``after`` is "partial": no operator reads
+    terms of a sum."""
     if before == after:
         return "none"
     if after == "partial":
@@ -82,17 +83,18 @@ def step(before: Layout, after: Layout) -> Step:
 
 
 def gradient_needed(layout: Layout) -> Layout:
-    """How the producer of a tensor in ``layout`` needs its gradient."""
+    """The gradient layout required by the producer of a tensor in ``layout``."""
     return "whole" if layout == "partial" else layout
 
 
 def step_bytes(before: Layout, size: int, degree: int) -> int:
-    """What each device holds of a tensor of ``size`` bytes in ``before``."""
+    """Bytes on each device of a tensor of ``size`` bytes in ``before``."""
     return size if before in ("whole", "partial") else -(-size // degree)
 
 
 def exchange(produced: Layout, need: TensorNeed, size: int, degree: int, *, gradient: bool) -> TensorExchange:
-    """What joins a producer and a reader of a tensor of ``size`` bytes; ``gradient``: whether one comes back."""
+    """The exchange between a producer and a reader of a tensor of ``size`` bytes; ``gradient``: whether there is
+    one."""
     back: Step = step(need.gradient, gradient_needed(produced)) if gradient else "none"
     return TensorExchange(step(produced, need.layout), back, step_bytes(produced, size, degree),
                           step_bytes(need.gradient, size, degree))

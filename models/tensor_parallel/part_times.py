@@ -1,10 +1,10 @@
-"""How long one device's part of an operator takes: measured where profiles have it, else scaled by the roofline.
+"""The time of one device's part of an operator: measured if profiles have it, else scaled by the roofline.
 
-A profile's rows for several devices (:meth:`weft.models.times.profile_times.ProfileTimes.rows_together`) were taken
-with the collectives that the split itself calls for: the sum of terms behind an operator whose output is terms, and the
-sum of gradients of an input that every device reads whole. Exchanges are operators of their own here, at the times of
-the measured collectives; so these are taken off a row, and part and exchange together take what was measured. Where a
-collective alone takes longer than its row, nothing is left to measure the part by, and the model stays.
+A profile's rows for several devices (:meth:`weft.models.times.profile_times.ProfileTimes.rows_together`) include the
+collectives required by the split itself: the sum of terms after an operator whose output is terms, and the sum of
+gradients of an input that every device reads whole. Exchanges are separate operators here, at the times of the measured
+collectives; so these are subtracted from a row, and part and exchange together take the measured time. If a collective
+alone takes longer than its row, the part has no measurement, and the modelled time is used.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from weft.models.times.roofline import Roofline, dtype_of
 
 
 def layout_of(option: Split | None, tensor: str, side: str) -> Layout:
-    """How ``tensor`` lies on the ``side`` ("inputs" or "outputs") of an operator under ``option``."""
+    """The layout of ``tensor`` on the ``side`` ("inputs" or "outputs") of an operator under ``option``."""
     if option is None:
         return "whole"
     return (option.inputs if side == "inputs" else option.outputs).get(tensor, "whole")
 
 
 def has_gradient(graph: OperatorGraph, tensor: str) -> bool:
-    """Whether a gradient flows back to ``tensor``."""
+    """Whether ``tensor`` has a gradient."""
     producer = graph.producer.get(tensor)
     if producer is None or "float" not in graph.tensors[tensor].dtype:
         return False
@@ -37,9 +37,9 @@ def has_gradient(graph: OperatorGraph, tensor: str) -> bool:
 
 
 class PartTimes:
-    """The times of the parts of a graph's operators on ``parts`` devices, or in ``parts`` pieces one after another.
+    """The times of the parts of a graph's operators on ``parts`` devices, or in ``parts`` pieces in sequence.
 
-    ``times``: of the whole operators. ``measured``: rows of a profile taken on as many devices, and ``timer`` the
+    ``times``: of the whole operators. ``measured``: rows of a profile on that number of devices, and ``timer`` the
     seconds of the collectives in them.
     """
 
@@ -58,9 +58,9 @@ class PartTimes:
         return self._measured.get((operator.name, option.dimension)) or self._modelled(operator, option)
 
     def work(self, operator: Operator, option: Split | None, work: Work | None) -> Work | None:
-        """The part of a pass: its operations are divided, its bytes as far as the tensors and weights are.
+        """The part of a pass: its operations are divided, its bytes as far as its tensors and weights are divided.
 
-        A lookup moves the rows it picks, not its table: weights count where a pass moves as many bytes as they have.
+        A lookup moves the selected rows, not its table: weights count if a pass moves at least their bytes.
         """
         if work is None or option is None:
             return work
@@ -81,8 +81,8 @@ class PartTimes:
         return Work(work.flops / self.parts, math.ceil(work.bytes_read * share), math.ceil(work.bytes_written * share))
 
     def collectives(self, operator: Operator, split: Split, timer: Timer) -> tuple[float, float]:
-        """Seconds of the sums that a part calls for by itself: forward of its output's terms, and backward of the terms
-        of the gradients of what it reads whole."""
+        """Seconds of the sums required by a part itself: forward of its output's terms, and backward of the terms of
+        the gradients of its whole inputs."""
         ahead = sum(timer("all_reduce", tensor.bytes) for tensor in operator.outputs
                     if layout_of(split, tensor.name, "outputs") == "partial")
         whole = [name for name in dict.fromkeys(operator.inputs)
@@ -92,7 +92,7 @@ class PartTimes:
         return ahead, behind
 
     def _modelled(self, operator: Operator, option: Split) -> OperatorTime:
-        """As much less than the whole as the roofline says."""
+        """The whole time scaled by the roofline's ratio."""
         known = self.times[operator.name]
         dtype = dtype_of(self.graph, operator)
         whole = self.roofline.time(operator, dtype)
@@ -109,8 +109,8 @@ class PartTimes:
                             less(known.weight_grad, part.weight_grad, whole.weight_grad), Origin.MODELLED)
 
     def _without_collectives(self, row: MeasuredRow, timer: Timer) -> dict[tuple[str, str], OperatorTime]:
-        """The times of a row's operators under the splits that it was measured with; none where those do not exist or
-        do not leave weights of its size."""
+        """The times of a row's operators under the splits that it was measured with; none if those do not exist or do
+        not give weights of its size."""
         found: list[tuple[Operator, Split]] = []
         for name, dimension in row.dimensions.items():
             operator = self.graph.by_name[name]

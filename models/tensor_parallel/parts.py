@@ -1,11 +1,11 @@
-"""Parts of a model on groups of GPUs, put together to a block problem.
+"""Parts of a model on groups of GPUs, assembled into a block problem.
 
 A part is some layers computed by one group of GPUs together; it becomes a forward block and, in training, its backward
-(whole, or input and weight gradient apart). Blocks wait for each other where a part reads what another one made, the
-tensors going straight from where they are made to where they are read; what a group already holds costs no time.
+(whole, or separate input and weight gradients). A part waits for the producers of its inputs, and tensors are sent
+directly from producer to reader; data already on a group cost no time.
 
-GPUs that hold the same parts always do the same. They are one device of the problem (``gpus`` says which it stands
-for), with the memory of one of them; :func:`weft.models.overlap.placement.written_out` writes them out again.
+GPUs with the same parts always do the same. They are one device of the problem (``gpus`` lists them), with the memory
+of one of them; :func:`weft.models.overlap.placement.written_out` expands them again.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from weft.solver.problem import Block, Dependency, Device, Problem
 
 @dataclass(frozen=True, slots=True)
 class LayersPart:
-    """``layers`` (by index) on ``gpus`` together; ``cost``: what each GPU has of it. ``replica``: of the model.
+    """``layers`` (by index) on ``gpus`` together; ``cost``: each GPU's share. ``replica``: of the model.
 
-    ``co_shard``: in which parts its layers are that run in turn on the one GPU, "" where they are in none.
+    ``co_shard``: the co-sharded parts of its layers on a single GPU, "" for none.
     """
 
     name: str
@@ -44,9 +44,9 @@ class LayersPart:
 def part_problem(name: str, graph: OperatorGraph, layers: Sequence[str], parts: Sequence[LayersPart], capacity: int,
                  static: Mapping[int, int], backward: Backward, network: Network) -> tuple[Problem,
                                                                                            tuple[tuple[int, ...], ...]]:
-    """The problem, and for each of its devices the GPUs that it stands for.
+    """The problem, and for each of its devices the GPUs that it represents.
 
-    ``layers``: names by index. ``capacity``: bytes of every GPU, ``static``: what each always holds of them.
+    ``layers``: names by index. ``capacity``: bytes of every GPU, ``static``: the static part of it.
     """
     groups = alike_gpus(parts)
     device_of = {gpu: d for d, group in enumerate(groups) for gpu in group}
@@ -69,8 +69,8 @@ def part_problem(name: str, graph: OperatorGraph, layers: Sequence[str], parts: 
 
 def static_memory(parts: Sequence[LayersPart], sharded: Mapping[int, Sharded], layers: Sequence[str],
                   bytes_per_parameter: int) -> dict[int, int]:
-    """Per GPU, bytes of parameters with their gradients and optimizer state; what several layers of the same
-    degree share counts once (of gradients that wait for other layers, once a part)."""
+    """Per GPU, bytes of parameters with their gradients and optimizer state; parameters shared by several layers of the
+    same degree count once (gradients that wait for other layers, once a part)."""
     on: dict[int, dict[tuple[int, int], set[str]]] = {}
     for part in parts:
         for gpu in part.gpus:
@@ -89,12 +89,12 @@ def static_memory(parts: Sequence[LayersPart], sharded: Mapping[int, Sharded], l
 
 
 def stage_cost(costs: Sequence[LayerCost], layers: Sequence[int]) -> StageCost:
-    """The stage of ``layers``, which need not follow each other."""
+    """The stage of ``layers``, which need not be consecutive."""
     return replace(Stages([costs[i] for i in layers]).stage(0, len(layers)), first=layers[0], last=layers[-1] + 1)
 
 
 def alike_gpus(parts: Sequence[LayersPart]) -> tuple[tuple[int, ...], ...]:
-    """GPUs in groups that hold the same parts, in the order of the parts."""
+    """GPUs grouped by equal parts, in the order of the parts."""
     held: dict[int, list[int]] = {}
     for number, part in enumerate(parts):
         for gpu in part.gpus:
@@ -109,7 +109,7 @@ def alike_gpus(parts: Sequence[LayersPart]) -> tuple[tuple[int, ...], ...]:
 
 def joined_parts(graph: OperatorGraph, layers: Sequence[str],
                  parts: Sequence[LayersPart]) -> list[tuple[LayersPart, LayersPart, int]]:
-    """Parts that read what others of their replica made, and the bytes of the tensors that they read."""
+    """Pairs of parts of a replica of which one reads the other's outputs, with the bytes of these tensors."""
     amounts: dict[tuple[int, int], int] = {}
     home = {(part.replica, layers[i]): number for number, part in enumerate(parts) for i in part.layers}
     for replica in sorted({part.replica for part in parts}):
@@ -122,7 +122,7 @@ def joined_parts(graph: OperatorGraph, layers: Sequence[str],
 
 
 def gradient_name(part: LayersPart, backward: Backward) -> str:
-    """The block that others wait for the gradient of."""
+    """The block whose gradient others wait for."""
     return f"{'I' if _is_split(part.cost, backward) else 'B'}{part.name}"
 
 
@@ -132,13 +132,13 @@ def _is_split(cost: StageCost, backward: Backward) -> bool:
 
 def part_backward(part: LayersPart, where: tuple[int, ...], waits: tuple[Dependency, ...],
                   backward: Backward) -> list[Block]:
-    """The backward of ``part``, whole or in two parts; none where there is none."""
+    """The backward of ``part``, whole or in two parts; none if there is none."""
     mode: Backward = "split" if _is_split(part.cost, backward) else "full"
     return list(gradient_blocks(part.name, part.cost, where, mode, waits))
 
 
 def gpu_name(group: Sequence[int]) -> str:
-    """What the device is called that stands for ``group``."""
+    """The name of the device that represents ``group``."""
     first, last = group[0], group[-1]
     if len(group) == 1:
         return f"gpu{first}"

@@ -1,19 +1,19 @@
 """Placements in which GPUs compute some layers together, as block problems: the shape is found, not given.
 
-A shape says which layers all GPUs compute together and how the rest lies on groups of them (Lin et al., "Tessel",
-HPCA 2024, names most of them):
+A shape determines the layers that all GPUs compute together and the placement of the rest on groups (Lin et al.,
+"Tessel", HPCA 2024, names most of them):
 
 * ``tensor``: all GPUs compute every layer together;
 * ``groups``: a chain of stages, each on a group of GPUs (some groups larger than one GPU; else it is the chain);
 * ``m``: layers with a vocabulary (embedding, head) on all GPUs, the rest a chain over groups;
-* ``nn``: the same where such a layer stands inside as well, between an encoder and a decoder;
-* ``k``: towers on groups of their own beside each other, and what joins them on all GPUs;
+* ``nn``: the same with such a layer inside as well, between an encoder and a decoder;
+* ``k``: parallel towers on separate groups, and the layers that join them on all GPUs;
 * ``x``: two replicas of the model, one down the groups and one up, each with every other micro-batch.
 
 For each shape and backward mode the layers are cut by :mod:`weft.models.tensor_parallel.group_chains` for every number
-of stages, and the few with the least estimated step are kept. What lies between the layers of ``m`` and ``nn`` that all
-GPUs compute is also cut into two chunks a group (:mod:`weft.models.tensor_parallel.group_rows`), and all layers of
-``groups`` into several (:mod:`weft.models.tensor_parallel.group_rows`).
+of stages, and the few with the least estimated step are kept. The layers of ``m`` and ``nn`` between those on all GPUs
+are also cut into two chunks a group (:mod:`weft.models.tensor_parallel.group_rows`), and all layers of ``groups`` into
+several (:mod:`weft.models.tensor_parallel.group_rows`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from weft.models.tensor_parallel.space import Space, space_of
 from weft.solver.control.clock import OutOfTime
 from weft.solver.problem import Problem
 
-#: Why a shape has no placement where it was not looked for.
+#: The reason for a shape that was not searched.
 TOO_LATE = "the time limit is too short to look for its placements"
 
 __all__ = ["TOGETHER", "TOO_LATE", "ShapeCandidate", "ShapeRefused", "TogetherShape", "candidate_of",
@@ -59,9 +59,9 @@ __all__ = ["TOGETHER", "TOO_LATE", "ShapeCandidate", "ShapeRefused", "TogetherSh
 class ShapeCandidate:
     """A placement as a block problem.
 
-    ``gpus``: the GPUs that each device of ``problem`` stands for. ``static_memory``: bytes that each of them always
-    holds, which ``problem``'s devices no longer have. ``replicas``: of the model; a micro-batch of the problem is one
-    of each. ``chunks``: how several chunks a group lie, where there are several.
+    ``gpus``: the GPUs represented by each device of ``problem``. ``static_memory``: static bytes of each of them,
+    already subtracted from ``problem``'s devices. ``replicas``: of the model; a micro-batch of the problem is one of
+    each. ``chunks``: the placement of several chunks a group, if there are several.
     """
 
     shape: TogetherShape
@@ -96,7 +96,7 @@ class ShapeCandidate:
 
 @dataclass(frozen=True, slots=True)
 class ShapeRefused:
-    """A shape that is no candidate, and why."""
+    """A refused shape, and the reason."""
 
     shape: TogetherShape
     reason: str
@@ -104,10 +104,11 @@ class ShapeRefused:
 
 def shape_candidates(space: Space, shapes: Sequence[str], modes: Sequence[str],
                      chunks: Sequence[Chunks] = ()) -> tuple[list[ShapeCandidate], list[ShapeRefused]]:
-    """The placements of ``shapes`` that exist and fit with one micro-batch in flight, and why others do not.
+    """The placements of ``shapes`` that exist and fit with one micro-batch in flight, and the reasons against the
+    others.
 
-    ``chunks``: how several chunks a group may lie in ``groups``, ``m`` and ``nn``, beside one. A shape is refused only
-    where neither mode has a placement, in however many chunks.
+    ``chunks``: the allowed placements of several chunks a group in ``groups``, ``m`` and ``nn``, beside one. A shape is
+    refused only if neither mode has a placement, for any number of chunks.
     """
     found: list[ShapeCandidate] = []
     refused: list[ShapeRefused] = []
@@ -121,9 +122,9 @@ def shape_candidates(space: Space, shapes: Sequence[str], modes: Sequence[str],
                 except NoShape as error:
                     reasons.append(str(error))
                 if shape in ("m", "nn"):
-                    with suppress(NoShape):  # said of one chunk already
+                    with suppress(NoShape):  # already reported for one chunk
                         made += _in_chunks(space, shape, backward, chunks)
-                elif shape == "groups" and backward == space.modes(modes)[-1]:  # split ones can do what whole ones can
+                elif shape == "groups" and backward == space.modes(modes)[-1]:  # split ones dominate whole ones
                     made += _in_rows(space, backward, chunks, [chain for chain in made if chain.backward == backward])
         except OutOfTime:
             reasons.append(TOO_LATE)
@@ -134,11 +135,11 @@ def shape_candidates(space: Space, shapes: Sequence[str], modes: Sequence[str],
 
 
 def together(spec: Spec) -> tuple[Space, list[ShapeCandidate], list[ShapeRefused]] | None:
-    """What :func:`shape_candidates` finds for ``spec``; ``None`` where GPUs cannot compute together.
+    """The :func:`shape_candidates` of ``spec``; ``None`` if GPUs cannot compute together.
 
-    That takes a model whose operators can be split (a family or config), costs by operator, a known device, and GPUs of
-    one kind and of equal memory. Raises what finding costs raises, and :class:`~weft.models.spec.spec.SpecError` for a
-    co-shard that is not possible.
+    That requires a model with splittable operators (a family or config), costs by operator, a known device, and GPUs of
+    one kind and equal memory. Raises the exceptions of finding costs, and :class:`~weft.models.spec.spec.SpecError` for
+    an impossible co-shard.
     """
     wanted = [shape for shape in TOGETHER if shape in spec.placement.shapes]
     if not wanted:
@@ -150,7 +151,7 @@ def together(spec: Spec) -> tuple[Space, list[ShapeCandidate], list[ShapeRefused
 
 
 def space_for(spec: Spec) -> Space | None:
-    """The space of ``spec``, ``None`` where GPUs cannot compute together."""
+    """The space of ``spec``, ``None`` if GPUs cannot compute together."""
     if not may_be_together(spec):
         return None
     space = space_of(spec, family_costs(spec)) if device_of(spec) is not None else None
@@ -158,7 +159,7 @@ def space_for(spec: Spec) -> Space | None:
 
 
 def _check_co_shard(spec: Spec, space: Space | None) -> None:
-    """Refuse a co-shard that no layer can be in."""
+    """Refuse a co-shard impossible for all layers."""
     if not spec.placement.co_shard:
         return
     if space is None:
@@ -206,8 +207,8 @@ def _in_chunks(space: Space, shape: TogetherShape, backward: Backward,
 
 def _in_rows(space: Space, backward: Backward, chunks: Sequence[Chunks],
              chains: Sequence[ShapeCandidate]) -> Iterator[ShapeCandidate]:
-    """Rows of several chunks a group over all layers that may beat ``chains``: on groups of equal size, of theirs, or
-    of two sizes that leave least of the GPUs idle."""
+    """Rows of several chunks a group over all layers that may beat ``chains``: on groups of equal size, of the chains'
+    sizes, or of two sizes with the least idle time."""
     loads = [[part.cost.load for part in chain.parts] for chain in chains if _runs_as_1f1b(space, chain.parts)]
     most = min(((space.micro_batches - 1) * max(load) + sum(load) for load in loads), default=math.inf)
     longest = math.inf if math.isinf(most) else most / space.micro_batches
@@ -225,7 +226,7 @@ def _in_rows(space: Space, backward: Backward, chunks: Sequence[Chunks],
 
 
 def _runs_as_1f1b(space: Space, parts: Sequence[LayersPart]) -> bool:
-    """Whether a chain has room for all that 1F1B keeps: one cut for less is no measure for others."""
+    """Whether a chain has room for the activations of 1F1B: one cut for less is not comparable with others."""
     return all(static_bytes([part.cost], space.bytes_per_parameter) + part.cost.workspace_backward
                + min(len(parts) - number, space.micro_batches) * part.cost.activation <= space.capacity
                for number, part in enumerate(parts))
@@ -247,7 +248,7 @@ def _candidate(space: Space, shape: TogetherShape, backward: Backward, together:
 
 def candidate_of(space: Space, shape: TogetherShape, backward: Backward, parts: tuple[LayersPart, ...], *,
                  replicas: int = 1, chunks: Chunks | None = None) -> ShapeCandidate | None:
-    """The placement of ``parts``, ``None`` where what they always hold is too much for a GPU."""
+    """The placement of ``parts``, ``None`` if their static memory is too much for a GPU."""
     static = static_memory(parts, space.sharded, space.layers, space.bytes_per_parameter)
     if max(static.values()) > space.capacity:
         return None
@@ -260,8 +261,8 @@ def candidate_of(space: Space, shape: TogetherShape, backward: Backward, parts: 
 
 
 def members_of(degrees: Sequence[int]) -> list[tuple[int, ...]]:
-    """The GPUs of groups of these sizes: larger groups first, so that none of a power of two straddles machines without
-    need."""
+    """The GPUs of groups of these sizes: larger groups first, so that none of a power of two straddles machines
+    unnecessarily."""
     members: list[tuple[int, ...]] = [()] * len(degrees)
     at = 0
     for i in sorted(range(len(degrees)), key=lambda i: -degrees[i]):
@@ -301,7 +302,7 @@ def _both_ways(space: Space, backward: Backward) -> list[ShapeCandidate]:
 
 
 def _fits_once(candidate: ShapeCandidate) -> bool:
-    """Whether a micro-batch of one replica fits on every device while nothing else is there."""
+    """Whether a single micro-batch of one replica fits on every device."""
     blocks = candidate.problem.blocks
     for number, device in enumerate(candidate.problem.devices):
         room = device.memory

@@ -1,18 +1,18 @@
-"""An operator graph as one of several devices sees it that compute every operator together (tensor parallelism).
+"""One device's part of an operator graph under tensor parallelism.
 
 For each operator one of its :class:`~weft.models.graph.operators.Split` is chosen, or none: then every device computes
 all of it. The choice is the one with the least time of a layer, operators and exchanges added up, found exactly
-(:mod:`weft.models.tensor_parallel.elimination`). Two rules stand above time, since dividing the weights is what this is
-for: an operator with a weight matrix that can be divided is split so that it is; and a table that several operators
-share is cut by rows in all of them, so that all mean the same part.
+(:mod:`weft.models.tensor_parallel.elimination`). Two rules take precedence over time, since the purpose is to divide
+the weights: an operator with a divisible weight matrix is split so that it is divided; and a table shared by several
+operators is cut by rows in all of them, so that all use the same part.
 
-The result is an ordinary operator graph: what one device computes, holds and keeps, with an operator for every exchange
-of a tensor. So layers, stages and memory are counted by the rules for any graph. Between layers tensors lie whole with
-whole gradients, so that a stage may end behind any layer whatever devices follow; or, ``sliced``, cut along their
-positions, and so are what norms and pointwise operators between them make (sequence parallelism: Korthikanti et al.,
-"Reducing Activation Recomputation in Large Transformer Models", 2022): an all-reduce is a reduce-scatter before them
-and an all-gather behind. What only a weight gradient needs of a tensor that was gathered is kept as the device's slice
-and gathered again beside the input gradient, as Megatron-LM does; what is longer than that takes time of its own.
+The result is an ordinary operator graph: the work, parameters and kept tensors of one device, with an operator for
+every exchange of a tensor. So layers, stages and memory are counted by the general rules. Between layers tensors are
+whole with whole gradients, so that a stage may end after any layer for any following devices; or, ``sliced``, cut along
+their positions, as are the outputs of norms and pointwise operators between them (sequence parallelism: Korthikanti et
+al., "Reducing Activation Recomputation in Large Transformer Models", 2022): an all-reduce is a reduce-scatter before
+them and an all-gather after. A gathered tensor needed only by a weight gradient is kept as the device's slice and
+gathered again beside the input gradient, as in Megatron-LM; the excess over that is exposed time.
 """
 
 from __future__ import annotations
@@ -33,19 +33,20 @@ from weft.models.times.operator_times import OperatorTime, Origin
 from weft.solver.control.clock import checked
 
 _WHOLE = TensorNeed("whole", divided=False)
-#: The axis of positions, along which tensors between layers may be cut.
+#: The axis of positions, a possible cut of tensors between layers.
 _POSITIONS = 1
-#: Seconds that an exchange counts more that is to be avoided: more than all that a layer takes.
+#: Penalty seconds of an exchange to be avoided: more than any layer takes.
 _AVOIDED = 1e6
 #: Cuts along samples and positions.
 _LEADING = ("batch", "sequence")
-#: Cuts that divide a table by its rows, by the names the zoo gives them.
+#: Cuts that divide a table by its rows, by their names in the zoo.
 _BY_ROWS = ("vocabulary", "output", "heads")
 
 
 @dataclass(frozen=True, slots=True)
 class Exchanged:
-    """One exchange: ``tensor`` of the original graph lies in ``produced`` and is wanted as ``need`` in ``layer``."""
+    """One exchange: ``tensor`` of the original graph has the layout ``produced`` and is required as ``need`` in
+    ``layer``."""
 
     tensor: str
     layer: str
@@ -58,7 +59,7 @@ class Exchanged:
 
 @dataclass(frozen=True)
 class Sharded:
-    """What one of ``degree`` devices computes: its ``graph`` with ``times``, the split of every operator of the
+    """The part of one of ``degree`` devices: its ``graph`` with ``times``, the split of every operator of the
     original graph (``None``: computed by every device) and all exchanges."""
 
     degree: int
@@ -70,13 +71,12 @@ class Sharded:
 
 def shard(graph: OperatorGraph, parts: PartTimes, timer: Timer, *, recompute: bool = False,
           sliced: bool = False, whole: bool = False, pinned: Mapping[str, str] | None = None) -> Sharded:
-    """``graph`` on ``parts.parts`` devices that compute all of it together, at the times that ``parts`` has.
+    """``graph`` on ``parts.parts`` devices that compute all of it together, at the times of ``parts``.
 
-    ``timer``: seconds of a collective among these devices. ``recompute``: forwards run twice, and so do their
-    exchanges. ``sliced``: tensors between layers are cut along their positions where these can be divided. ``whole``:
-    nothing is cut along its samples or positions within layers either, though that were quicker, as in Megatron-LM
-    without sequence parallelism. ``pinned``: the dimensions that operators of these names are split along, where they
-    can be.
+    ``timer``: seconds of a collective among these devices. ``recompute``: forwards and their exchanges run twice.
+    ``sliced``: tensors between layers are cut along their positions if divisible. ``whole``: nothing is cut along
+    samples or positions within layers either, even if faster, as in Megatron-LM without sequence parallelism.
+    ``pinned``: the split dimensions of operators with these names, if possible.
     """
     if parts.parts < 1:
         raise ValueError(f"degree is {parts.parts}, it must be at least 1")
@@ -135,11 +135,11 @@ class _Sharding:
         shared = {p.name for p in matrices if p.name in self.shared}
         if shared:
             dividing = [split for split in dividing if split.dimension in _BY_ROWS]
-        # A table of rows that cannot be divided, such as an odd vocabulary's, stays whole in all that share it.
+        # A table with indivisible rows, such as an odd vocabulary's, stays whole in all operators that share it.
         return [*dividing] or [None, *(split for split in splits if not split.parameters & shared)]
 
     def _signature(self, layer: Sequence[Operator]) -> object:
-        """Equal for layers that differ in names only."""
+        """A key equal for layers that differ only in names."""
         number: dict[str, int] = {}
         rows = []
         for operator in layer:
@@ -177,7 +177,7 @@ class _Sharding:
         return Factor(tuple(variables), table)
 
     def _cost(self, tensor: str, found: TensorExchange) -> float:
-        """Seconds of an exchange in a step; in slices no whole sum of what can be cut, where it can be helped."""
+        """Seconds of an exchange in a step; with slices, whole sums of divisible tensors are penalised."""
         forward, backward = found.seconds(self.timer)
         avoided = self._is_cut(tensor) * ((found.forward, found.backward).count("all_reduce"))
         return self.forwards * forward + backward + avoided * _AVOIDED
@@ -214,7 +214,7 @@ class _Sharding:
                     bring(output.name, [self._between(output.name)])
 
     def _at(self, tensor: str, need: TensorNeed, layer: str | None) -> str:
-        """The name of ``tensor`` as ``need`` wants it within ``layer`` (``None``: between layers)."""
+        """The name of ``tensor`` in the layout ``need`` within ``layer`` (``None``: between layers)."""
         here = layer is not None and self._made_in(tensor, layer)
         produced = self._produced(tensor) if here or layer is None else self._between(tensor).layout
         found = self._exchange(tensor, produced, need)
@@ -240,7 +240,7 @@ class _Sharding:
         return operator, OperatorTime(forward, backward, 0.0, Origin.MODELLED)
 
     def _part(self, operator: Operator, layer: str, slices: Mapping[str, str]) -> Operator:
-        """What one device does of ``operator``, of which it keeps ``slices`` of inputs."""
+        """One device's part of ``operator``, which keeps ``slices`` of inputs."""
         option = self.choices[operator.name]
         names = {tensor: self._at(tensor, _need(operator, option, tensor), layer) for tensor in operator.inputs}
         held = {**names, **slices}
@@ -260,7 +260,7 @@ class _Sharding:
             workspace=operator.workspace if option is None else -(-operator.workspace // self.degree), splits=())
 
     def _slices(self, operator: Operator, layer: str) -> dict[str, str]:
-        """Of what only the weight gradient of ``operator`` needs, by name: the slice that is gathered for it."""
+        """By name of a tensor needed only by the weight gradient of ``operator``: the slice gathered for it."""
         found: dict[str, str] = {}
         for tensor in self.sliced * (operator.deferred or ()):
             if tensor not in operator.inputs:
@@ -272,14 +272,14 @@ class _Sharding:
         return found
 
     def _time(self, operator: Operator, slices: Iterable[str]) -> OperatorTime:
-        """The time of a part, with what gathering kept ``slices`` again takes longer than its input gradient."""
+        """The time of a part, plus the excess of gathering kept ``slices`` again over its input gradient."""
         time = self.part_times.of(operator, self.choices[operator.name])
         again = sum(self.timer("all_gather", -(-self.graph.tensors[tensor].bytes // self.degree))
                     for tensor in slices)
         return replace(time, weight_grad=round(time.weight_grad + max(0.0, again - time.input_grad), 9))
 
     def _internal(self, operator: Operator, tensor: Tensor, option: Split | None) -> Tensor:
-        """An internal tensor: with the output it looks like, else divided as the work is."""
+        """An internal tensor: divided like the output of the same shape, else like the work."""
         if option is None:
             return tensor
         alike = next((other for other in operator.outputs if other.shape == tensor.shape), None)
@@ -295,11 +295,11 @@ class _Sharding:
     # -- look-ups ------------------------------------------------------------------------------------------------------
 
     def _between(self, tensor: str) -> TensorNeed:
-        """How ``tensor`` lies between layers."""
+        """The layout of ``tensor`` between layers."""
         return TensorNeed(_POSITIONS, divided=False) if self._is_cut(tensor) else _WHOLE
 
     def _is_cut(self, tensor: str) -> bool:
-        """Whether ``tensor`` is to be cut along its positions."""
+        """Whether ``tensor`` must be cut along its positions."""
         shape = self.graph.tensors[tensor].shape
         return (self.sliced and len(shape) > 2 and shape[_POSITIONS] % self.degree == 0 and self._gradient(tensor)
                 and tensor not in self.graph.outputs)
@@ -311,7 +311,7 @@ class _Sharding:
         return has_gradient(self.graph, tensor)
 
     def _source(self, tensor: str, layer: str) -> tuple[str, Layout]:
-        """What ``tensor`` is called, and how it lies, where ``layer`` makes it or finds it."""
+        """The name and layout of ``tensor`` where ``layer`` makes or receives it."""
         if self._made_in(tensor, layer):
             return tensor, self._produced(tensor)
         return self._at(tensor, self._between(tensor), None), self._between(tensor).layout

@@ -1,4 +1,4 @@
-"""The model of a spec at every degree of tensor parallelism: what all placements on groups of GPUs are made from."""
+"""The model of a spec at every degree of tensor parallelism: the basis of all placements on groups of GPUs."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from weft.solver.late import nx
 class Space:
     """A model's layers on 1 to all GPUs together.
 
-    ``capacity``: bytes of each GPU for everything but the framework's reserve. ``under_optimizer``: layers with what
-    their gradients take. ``classes``: bytes of a parameter by what they are for. ``co_shard_parts``: numbers of parts
-    that run in turn on one GPU (:mod:`weft.models.tensor_parallel.co_shard`) to choose from. ``backward``: its modes
-    that are allowed. ``both_ways``: whether two replicas of the model may share the GPUs.
+    ``capacity``: bytes of each GPU without the framework's reserve. ``under_optimizer``: layers with the memory of
+    their gradients. ``classes``: bytes of a parameter by purpose. ``co_shard_parts``: candidate numbers of co-sharded
+    parts on one GPU (:mod:`weft.models.tensor_parallel.co_shard`). ``backward``: its allowed modes. ``both_ways``:
+    whether two replicas of the model may share the GPUs.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Space:
     co_shard_parts: tuple[int, ...] = ()
     backward: tuple[str, ...] = ("full", "split")
     both_ways: bool = False
-    #: By degree, the dimension along which operators are split whose weights lie so already.
+    #: By degree, the split dimension of operators whose weights are already divided in this way.
     pinned: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
 
     @property
@@ -63,7 +63,7 @@ class Space:
 
     @cached_property
     def degrees(self) -> tuple[int, ...]:
-        """1, 2, 4 ... and all GPUs, as far as machines are filled evenly."""
+        """1, 2, 4 ... and all GPUs, if they fill machines evenly."""
         powers = {2**k for k in range(self.gpus.bit_length()) if 2**k <= self.gpus}
         return tuple(sorted(degree for degree in powers | {self.gpus} if self.network.is_filled_by(degree)))
 
@@ -75,7 +75,7 @@ class Space:
                 for degree in self.degrees}
 
     def part_times(self, parts: int) -> PartTimes:
-        """The times of operators in ``parts`` parts: measured where the costs are those of a profile that has them."""
+        """The times of operators in ``parts`` parts: measured if the costs come from a profile that has them."""
         profile = self.family.profile
         return PartTimes(
             self.graph, self.family.times, parts, Roofline(self.device),
@@ -84,14 +84,14 @@ class Space:
 
     @cached_property
     def costs(self) -> dict[int, list[LayerCost]]:
-        """What one device has of each layer, by degree."""
+        """One device's share of each layer, by degree."""
         return {degree: self.under_optimizer(layers_of(found.graph, found.times, training=self.training,
                                                        recompute=self.recompute))
                 for degree, found in self.sharded.items()}
 
     def sliced(self, degree: int) -> tuple[Sharded, list[LayerCost]]:
-        """The graph of one of ``degree`` devices where tensors between layers are cut along their positions, and what
-        the device has of each layer there."""
+        """The graph of one of ``degree`` devices with tensors between layers cut along their positions, and the
+        device's share of each layer."""
         if degree not in self._sliced:
             found = shard(self.graph, self.part_times(degree), self.timer(degree), recompute=self.recompute,
                           sliced=True, pinned=self.pinned.get(degree, {}))
@@ -105,8 +105,8 @@ class Space:
 
     @cached_property
     def co_sharded(self) -> dict[str, list[LayerCost]]:
-        """What one device has of each layer with attention, feed-forward parts or both in parts that run in turn, by
-        words such as "attention in 4 parts"; ways that cost no less than another one and save nothing left out."""
+        """One device's costs of each layer with attention, feed-forward parts or both co-sharded, by titles such as
+        "attention in 4 parts"; dominated ways left out."""
         found: dict[str, list[LayerCost]] = {}
         for parts, families in itertools.product(self.co_shard_parts, ((FAMILIES[0],), (FAMILIES[1],), FAMILIES)):
             made = co_shard(self.graph, self.family.times, dict.fromkeys(families, parts), self.part_times,
@@ -126,7 +126,8 @@ class Space:
 
     @cached_property
     def vocabulary_layers(self) -> tuple[int, ...]:
-        """Layers with an operator that can be cut along the vocabulary, and those that share a weight with one."""
+        """Layers with an operator that can be cut along the vocabulary, and those that share a weight with such a
+        layer."""
         index = {name: i for i, name in enumerate(self.layers)}
         found = {o.layer for o in self.graph.operators if any(s.dimension == "vocabulary" for s in o.splits)}
         tables = {p.name for o in self.graph.operators if o.layer in found for p in o.parameters if len(p.shape) > 1}
@@ -135,10 +136,10 @@ class Space:
 
     @cached_property
     def towers(self) -> tuple[tuple[int, ...], ...]:
-        """Layers that run beside each other before they are joined, tower by tower; none in a model without towers.
+        """Parallel layers before their join, tower by tower; none in a model without towers.
 
-        The join is the first layer that needs, directly or not, all layers before it. What stands before it falls into
-        towers that need nothing of each other.
+        The join is the first layer that depends, directly or indirectly, on all earlier layers. The layers before it
+        form independent towers.
         """
         index = {name: i for i, name in enumerate(self.layers)}
         graph: nx.DiGraph[int] = nx.DiGraph()
@@ -156,7 +157,7 @@ class Space:
         return ()
 
     def origins(self, degree: int, layers: Collection[str]) -> dict[str, float]:
-        """Where the time of ``layers`` on ``degree`` GPUs comes from: shares of one forward and backward, by origin."""
+        """The origins of the time of ``layers`` on ``degree`` GPUs: shares of one forward and backward."""
         sharded = self.sharded[degree]
         seconds: defaultdict[str, float] = defaultdict(float)
         for operator in self.graph.operators:
@@ -174,30 +175,30 @@ class Space:
         return {str(origin): round(value / total, 4) for origin, value in sorted(seconds.items()) if total}
 
     def static_of(self, layer: int, degree: int) -> int:
-        """Bytes of parameters, gradients and optimizer state that each of ``degree`` GPUs has of a layer."""
+        """Bytes of a layer's parameters, gradients and optimizer state on each of ``degree`` GPUs."""
         return self.costs[degree][layer].parameters * self.bytes_per_parameter
 
     @cached_property
     def least_period(self) -> float:
-        """Seconds a micro-batch that no placement that :mod:`weft.models.tensor_parallel.bound.any_placement` covers
-        can go below; infinite where nothing fits."""
+        """A lower bound in seconds a micro-batch over all placements covered by
+        :mod:`weft.models.tensor_parallel.bound.any_placement`; infinite if nothing fits."""
         return min(least_step(self.terms.replicated(copies), self.gpus, self.capacity, 1, fills=False) / copies
                    for copies in self._copies) * 1e-9
 
     def least_makespan(self, micro_batches: int) -> float:
-        """Seconds that no step of ``micro_batches`` micro-batches goes below in any such placement."""
+        """A lower bound in seconds on a step of ``micro_batches`` micro-batches in any such placement."""
         bounds = (least_step(self.terms.replicated(copies), self.gpus, self.capacity, micro_batches // copies)
                   for copies in self._copies if micro_batches % copies == 0)
         return min(bounds) * 1e-9
 
     @property
     def _copies(self) -> tuple[int, ...]:
-        """Of the model on the same GPUs, as far as the spec allows them."""
+        """The number of copies of the model on the same GPUs allowed by the spec."""
         return (1, 2) if self.both_ways else (1,)
 
     @cached_property
     def terms(self) -> LayerTerms:
-        """What every placement pays for each layer at least."""
+        """Lower bounds on each layer's costs in every placement."""
         return terms_of(self.costs, list(self.co_sharded.values()), self.bytes_per_parameter, self.modes(self.backward),
                         is_row=self._is_row)
 
@@ -225,8 +226,8 @@ class Space:
 
 
 def space_of(spec: Spec, family: FamilyCosts) -> Space | None:
-    """The space of ``spec``, whose layers cost what ``family`` says; ``None`` where no device is named, whose
-    collectives would have to be known, or where GPUs differ in memory."""
+    """The space of ``spec``, with the layer costs of ``family``; ``None`` if no device is named, as its collectives
+    must be known, or if GPUs differ in memory."""
     name = device_of(spec)
     cluster = model_cluster(spec.cluster)
     if name is None or len(set(cluster.available)) > 1:
@@ -240,7 +241,7 @@ def space_of(spec: Spec, family: FamilyCosts) -> Space | None:
 
 
 def _measures(costs: Sequence[LayerCost]) -> tuple[float, ...]:
-    """What is less where layers are cheaper: time, what is kept, and the most that is needed beside it, in all."""
+    """Measures by which layers are compared: total time, kept bytes, and peak bytes beside them."""
     return (sum(cost.forward + cost.backward for cost in costs), sum(cost.activation_bytes for cost in costs),
             max(cost.workspace_forward for cost in costs), max(cost.workspace_backward for cost in costs),
             max(cost.working_set for cost in costs))

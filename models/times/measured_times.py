@@ -1,12 +1,12 @@
 """Times of operators measured on a device, as a source of times and as a file, ``weft.operator-times/1``.
 
-Every figure says where it comes from: *measured* (a median of ``repeats`` runs, with the range of the middle half of
+Every figure has an origin: *measured* (a median of ``repeats`` runs, with the range of the middle half of
 them over the median as its ``spread``), *interpolated* (the operator was not run; scaled from the measured one of its
 kind and pass that is nearest in size) or *modelled* (nothing of its kind was measured; operations and bytes at the best
-rates that were). The file is one JSON object: ``format``, ``model``, ``device``, ``torch``, and ``operators``, each
+measured rates). The file is one JSON object: ``format``, ``model``, ``device``, ``torch``, and ``operators``, each
 ``{kind, shapes, names, forward, input_grad, weight_grad, saved, peak, note}``: times in seconds and amounts in bytes as
-``{value, origin, spread, repeats}``. ``names`` are all operators of the graph that the entry stands for; ``saved`` is
-what a forward leaves for its backward beside its inputs, ``peak`` the most that a pass has allocated at once.
+``{value, origin, spread, repeats}``. ``names`` are all operators of the graph that the entry represents; ``saved`` is
+the memory that a forward keeps for its backward beside its inputs, ``peak`` the peak allocation of a pass.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from weft.solver.io.writing import write_atomically
 
 TIMES_FORMAT = "weft.operator-times/1"
 PASSES = ("forward", "input_grad", "weight_grad")
-#: What is known: the kind of an operator, one of its passes, that one's work, and its measured seconds.
+#: A measurement: the kind of an operator, one of its passes, the work of that pass, and its measured seconds.
 _Known: TypeAlias = "tuple[str, str, Work, float]"
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A time in seconds or an amount in bytes, and where it comes from."""
+    """A time in seconds or an amount in bytes, and its origin."""
 
     value: float
     origin: Origin
@@ -42,9 +42,9 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredOperator:
-    """Operators that cost the same: their kind, shapes for people, names, and figures.
+    """Operators of equal cost: their kind, shapes as text, names, and figures.
 
-    A pass without a figure does not exist, or, where ``note`` says why the operator was not run, is not filled in yet.
+    A pass without a figure does not exist, or, if ``note`` explains why the operator was not run, is not filled in yet.
     """
 
     kind: str
@@ -73,10 +73,10 @@ class MeasuredTimes:
         return {name: entry for entry in self.operators for name in entry.names}
 
     def filled_in(self, graph: OperatorGraph) -> MeasuredTimes:
-        """These times with figures for what was not measured, from what was; and for all operators of ``graph``.
+        """These times with derived figures for unmeasured operators; and for all operators of ``graph``.
 
-        An operator is as large as its operations, or its bytes where it has none. Where nothing at all was measured,
-        the figures stay away.
+        An operator's size is its operations, or its bytes if it has none. If nothing was measured, the figures stay
+        missing.
         """
         known = list(self._known(graph))
         entries = [_filled(entry, graph.by_name[entry.names[0]], known) for entry in self.operators
@@ -88,21 +88,21 @@ class MeasuredTimes:
     def times(self, graph: OperatorGraph) -> dict[str, OperatorTime]:
         """The time of every operator of ``graph``, by name.
 
-        Raises :class:`~weft.models.graph.operators.OperatorError` for an operator without a time where nothing was
-        measured that it could be filled in from.
+        Raises :class:`~weft.models.graph.operators.OperatorError` for an operator without a time if there is no
+        measurement to derive it from.
         """
         found = self.filled_in(graph).by_name
         return {operator.name: _time(operator, found[operator.name], self.device) for operator in graph.operators}
 
     def notes(self, graph: OperatorGraph) -> list[str]:
-        """Which operators were not measured, why, and how they were filled in."""
+        """The operators not measured, the reasons, and the way they were filled in."""
         names = {operator.name for operator in graph.operators}
         return [f"{entry.kind} {entry.shapes}".strip() + f" ({len(entry.names)} operator{'s' * (len(entry.names) > 1)}"
                 f", first {entry.names[0]!r}): {entry.note}; its time is {_origin(entry).value}"
                 for entry in self.filled_in(graph).operators if entry.note and names.issuperset(entry.names[:1])]
 
     def summary(self) -> Iterable[str]:
-        """Lines for people: how many operators, how many distinct, and where the figures come from."""
+        """Lines of text: the number of operators, of distinct ones, and the origins of the figures."""
         figures = [figure for entry in self.operators for figure in _figures(entry)]
         counts = {origin: sum(figure.origin == origin for figure in figures) for origin in Origin}
         spreads = sorted(figure.spread for figure in figures if figure.origin == Origin.MEASURED)
@@ -212,7 +212,7 @@ def _entry_to_json(entry: MeasuredOperator) -> dict[str, Any]:
 
 
 def times_from_json(value: Any, where: str = "times") -> MeasuredTimes:
-    """The times of a ``weft.operator-times/1`` object; ``where`` (a file name) leads every error message."""
+    """The times of a ``weft.operator-times/1`` object; ``where`` (a file name) is the prefix of every error message."""
     entry = Entry(value, where)
     require_format(entry, TIMES_FORMAT)
     entry.allow("format", "model", "device", "torch", "operators")

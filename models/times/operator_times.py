@@ -1,4 +1,4 @@
-"""How long operators take: what every source of times gives, and where each number comes from."""
+"""Times of operators: the interface of every source of times, and the origin of each number."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from weft.models.graph.operators import OperatorGraph
 
 
 class Origin(StrEnum):
-    """Where a time comes from, most trusted first."""
+    """The origin of a time, most trusted first."""
 
     MEASURED = "measured"
     INTERPOLATED = "interpolated"
@@ -19,10 +19,10 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OperatorTime:
-    """Seconds of one operator for one micro-batch; 0 where there is nothing to compute.
+    """Seconds of one operator for one micro-batch; 0 if there is nothing to compute.
 
-    ``origin`` is that of the forward and of the whole backward. How a measured backward divides into its two gradients
-    is always modelled.
+    ``origin`` is that of the forward and of the whole backward. The division of a measured backward into its two
+    gradients is always modelled.
     """
 
     forward: float
@@ -38,4 +38,4 @@ class OperatorTimes(Protocol):
         """The time of every operator of ``graph``, by name."""
 
     def notes(self, graph: OperatorGraph) -> list[str]:
-        """What a reader of these times should know, one sentence each."""
+        """Remarks on these times, one sentence each."""

@@ -1,13 +1,12 @@
 """Measured times for the operators of a zoo family, from profiles in the format of Aceso's profiler.
 
-A profile's rows are named by what they are in a layer (``enc-attention-qkv``), and one layer stands for all equal ones.
-A row belongs to an operator only if its sizes agree: the weights and the memory it leaves allocated. Between two
-micro-batch sizes that were measured, times are interpolated. What no row fits is filled in by another source (the
-roofline of the device that was profiled), and :meth:`ProfileTimes.notes` names it.
+A profile's rows are named by their role in a layer (``enc-attention-qkv``), and one layer represents all equal ones. A
+row belongs to an operator only if its sizes agree: the weights and the memory it leaves allocated. Between two measured
+micro-batch sizes, times are interpolated. Operators without a row are filled in by another source (the roofline of the
+profiled device), and :meth:`ProfileTimes.notes` names them.
 
-Profiles of several devices that compute together have the same rows: what one of them does, with the collectives that
-belong to the split of Megatron-LM (Shoeybi et al., 2019): projections by output or heads, then by input, tables by
-vocabulary.
+Profiles of several devices that compute together have the same rows: the work of one of them, with the collectives of
+Megatron-LM's split (Shoeybi et al., 2019): projections by output or heads, then by input, tables by vocabulary.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ _ENDS = {
            "head.loss": "t5-post-process"},
 }
 
-#: Along which dimension the profiled devices divide an operator, by the last word of its name; others each compute
-#: all of it.
+#: The dimension along which the profiled devices divide an operator, by the last word of its name; others are computed
+#: whole by each.
 _DIVIDED = {
     **dict.fromkeys(("qkv", "q", "kv", "up", "logits"), "output"), **dict.fromkeys(("dense", "down"), "input"),
     **dict.fromkeys(("score", "softmax", "dropout", "context"), "heads"), "gelu": "axis2",
@@ -52,9 +51,9 @@ _DIVIDED = {
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRow:
-    """A row of a profile of several devices: what one of them does of some operators, collectives included.
+    """A row of a profile of several devices: one device's part of some operators, including collectives.
 
-    ``dimensions``: how each operator is divided, by name. ``weights_bytes``: of its weight matrices on one device.
+    ``dimensions``: the division of each operator, by name. ``weights_bytes``: of its weight matrices on one device.
     Times are seconds.
     """
 
@@ -66,7 +65,7 @@ class MeasuredRow:
 
 
 def rows_of(graph: OperatorGraph) -> dict[str, str]:
-    """The profile row that each operator of a GPT or T5 ``graph`` would have, by the operator's name."""
+    """The profile row of each operator of a GPT or T5 ``graph``, by the operator's name."""
     found = dict(_ENDS.get(graph.name, {}))
     for operator in graph.operators if found else ():
         layer, _, part = operator.name.partition(".")
@@ -93,10 +92,10 @@ def _close(ours: float, theirs: float) -> bool:
 
 @dataclass(frozen=True)
 class ProfileTimes:
-    """Times from ``tables`` (rows by micro-batch size), for micro-batches of ``batch``; ``fill`` gives the rest.
+    """Times from ``tables`` (rows by micro-batch size), for micro-batches of ``batch``; ``fill`` supplies the rest.
 
-    ``where`` names the profile in notes. ``together``: such tables of several devices that compute together, by how
-    many they are.
+    ``where`` names the profile in notes. ``together``: such tables of several devices that compute together, by their
+    number.
     """
 
     tables: Mapping[int, Mapping[str, ProfileRow]]
@@ -111,7 +110,7 @@ class ProfileTimes:
         return modelled | self._measured(graph, modelled)
 
     def notes(self, graph: OperatorGraph) -> list[str]:
-        """Which operators have no row of their size in the profile, and how their times were filled in."""
+        """The operators without a row of their size in the profile, and the way their times were filled in."""
         modelled = self.fill.times(graph)
         missing = sorted(set(modelled) - set(self._measured(graph, modelled)))
         notes = [f"times are from {self.where}; a backward's division into two gradients is modelled"]
@@ -127,7 +126,7 @@ class ProfileTimes:
         return bool(self._measured(graph, self.fill.times(graph)))
 
     def rows_together(self, graph: OperatorGraph, degree: int) -> list[MeasuredRow]:
-        """The rows of ``degree`` devices that compute together for the operators of ``graph`` that they divide and
+        """The rows of ``degree`` devices that compute together, for the operators of ``graph`` that they divide and
         whose times on one device are measured."""
         tables = self.together.get(degree)
         if tables is None:
@@ -160,8 +159,8 @@ class ProfileTimes:
             at = _at(self.tables, self.batch, key[1])
             if at is not None and sizes_agree(operators, at[0]):
                 agreeing.add(key)
-        # Scores of twice the heads at half the width leave as much memory: only beside projections of its size does an
-        # operator without weights belong to its row.
+        # Scores of twice the heads at half the width leave the same memory: an operator without weights belongs to its
+        # row only beside projections of its size.
         unmatched = {_part(operators) for key, operators in groups.items()
                    if key not in agreeing and any(operator.kind == "linear" for operator in operators)}
         return {key: operators for key, operators in groups.items()
@@ -169,7 +168,7 @@ class ProfileTimes:
 
 
 def _at(tables: Mapping[int, Mapping[str, ProfileRow]], batch: int, name: str) -> tuple[ProfileRow, Origin] | None:
-    """Row ``name`` at a micro-batch size, measured or between two sizes that are."""
+    """Row ``name`` at a micro-batch size, measured or interpolated between two measured sizes."""
     if batch in tables:
         row = tables[batch].get(name)
         return None if row is None else (row, Origin.MEASURED)
@@ -191,13 +190,13 @@ def _at(tables: Mapping[int, Mapping[str, ProfileRow]], batch: int, name: str) -
 
 
 def _part(operators: list[Operator]) -> str:
-    """The part of a layer that operators belong to: ``layer3.attention``, ``decoder0.cross``, ``layer3.mlp`` ..."""
+    """The part of a layer to which operators belong: ``layer3.attention``, ``decoder0.cross``, ``layer3.mlp`` ..."""
     return operators[0].name.rpartition(".")[0]
 
 
 def _shared(operators: list[Operator], modelled: Mapping[str, OperatorTime], forward: float, backward: float,
             origin: Origin) -> dict[str, OperatorTime]:
-    """A row's times divided among its operators, and a backward among its gradients, as the model divides them."""
+    """A row's times divided among its operators, and a backward among its gradients, in the model's proportions."""
     times = [modelled[operator.name] for operator in operators]
     ahead = sum(time.forward for time in times)
     behind = sum(time.input_grad + time.weight_grad for time in times)

@@ -1,7 +1,7 @@
 """Measured costs: operator profiles and point-to-point curves, in the format of Aceso's profiler.
 
-Source of the shipped ones: microsoft/SuperScaler (Aceso, Liu et al., EuroSys 2024), MIT; ``data/aceso/README.md`` says
-what each column means. A user's own file has the same columns.
+Source of the shipped ones: microsoft/SuperScaler (Aceso, Liu et al., EuroSys 2024), MIT; ``data/aceso/README.md``
+documents the columns. A user's own file has the same columns.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PROFILES: Mapping[str, Mapping[int, str]] = {
     "t5-770m-v100": {size: f"t5_770M_mbs{size}_tp1_algo0.csv" for size in (1, 2, 4, 8)},
 }
 
-#: Numbers of devices that compute together for which the shipped profiles have rows, beside one.
+#: Numbers of devices computing together with rows in the shipped profiles, besides one.
 DEGREES = (2, 4, 8)
 
 
@@ -56,7 +56,8 @@ class ProfileRow:
 
 @cache
 def shipped_profile(name: str, micro_batch_size: int, degree: int = 1) -> Mapping[str, ProfileRow]:
-    """The operators of a shipped profile, by name; of ``degree`` devices that compute together, what one of them does.
+    """The operators of a shipped profile, by name; for ``degree`` devices that compute together, the work of one of
+    them.
 
     Raises ``KeyError`` for a name or size not in ``PROFILES``.
     """
@@ -64,8 +65,8 @@ def shipped_profile(name: str, micro_batch_size: int, degree: int = 1) -> Mappin
 
 
 def profiles_beside(path: Path) -> dict[int, Path]:
-    """The files like ``path``, a profile of one device by its name (``..._tp1_...``), for several that compute
-    together, by how many they are."""
+    """The files that correspond to ``path``, a profile of one device by its name (``..._tp1_...``), for several devices
+    that compute together, by their number."""
     before, one, after = path.name.rpartition("_tp1_")
     if not one:
         return {}
@@ -78,7 +79,7 @@ def profiles_beside(path: Path) -> dict[int, Path]:
 
 
 def load_profile(path: Path, where: str) -> Mapping[str, ProfileRow]:
-    """The operators of a profile CSV, by name; ``where`` leads the messages. Raises :class:`ProfileError`."""
+    """The operators of a profile CSV, by name; ``where`` is the prefix of messages. Raises :class:`ProfileError`."""
     return _read(path, where)
 
 
@@ -100,7 +101,7 @@ def _read(source: Path | Traversable, where: str) -> Mapping[str, ProfileRow]:
         text = source.read_text(encoding="utf-8")
     try:
         return _operators(text, where)
-    except csv.Error as error:  # a cell without end, a null character
+    except csv.Error as error:  # an unterminated cell, a null character
         raise ProfileError(f"{where}: is not CSV ({error})") from None
 
 

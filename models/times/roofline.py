@@ -1,7 +1,7 @@
 """The roofline model of operator times (Williams, Waterman and Patterson, CACM 2009).
 
 A pass of an operator takes the device's launch time plus the longer of its computation and its memory traffic, each at
-the share of the peak that kernels of its class reach (:mod:`weft.models.hardware.devices`).
+the share of the peak attained by kernels of its class (:mod:`weft.models.hardware.devices`).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Roofline:
         outer = self._seconds(operator.kind, operator.weight_grad, dtype, "backward",
                               launches=operator.deferred is not None or operator.input_grad is None)
         if operator.weight_grad is not None and operator.deferred is None:
-            inner, outer = inner + outer, 0.0  # it rides along in the input-gradient pass
+            inner, outer = inner + outer, 0.0  # computed in the input-gradient pass
         return OperatorTime(forward, inner, outer, Origin.MODELLED)
 
     def notes(self, graph: OperatorGraph) -> list[str]:
-        """Where the model's constants come from."""
+        """The origin of the model's constants."""
         return [f"times on {self.device.name} are modelled (roofline): {self.device.origin}"]
 
     def _seconds(self, kind: str, work: Work | None, dtype: str, which: Pass, *, launches: bool = True) -> float:
@@ -59,7 +59,7 @@ def pass_seconds(device: DeviceType, kind: str, work: Work, dtype: str, which: P
 
 
 def dtype_of(graph: OperatorGraph, operator: Operator) -> str:
-    """What an operator computes in: the type of its first input with a fraction, else of its first output."""
+    """The type in which an operator computes: that of its first floating-point input, else of its first output."""
     read = [graph.tensors[name].dtype for name in operator.inputs]
     for dtype in (*read, *(tensor.dtype for tensor in operator.outputs)):
         if "float" in dtype:

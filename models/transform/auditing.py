@@ -1,8 +1,8 @@
 """An independent check of a plan and the times that a search gave its parts.
 
-What every part reads is derived here once more, from how operators are cut and placed alone: which parts give the
-elements that it reads, and when. Neither the communications that the plan derived nor the blocks that were searched are
-looked at. :mod:`weft.app.plans.checking` checks the values.
+The inputs of every part are derived again here, only from the cuts and placement of operators: which parts produce the
+elements that it reads, and when. Neither the plan's derived communications nor the searched blocks are used.
+:mod:`weft.app.plans.checking` checks the values.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from weft.models.transform.planned import Part, Planned, View
 
 
 def breaches(planned: Planned, times: Mapping[Part, tuple[float, float]], *, tolerance: float = 1e-9) -> list[str]:
-    """What is wrong with ``times`` (start and end of every part, in seconds): a sentence each.
+    """The violations in ``times`` (start and end of every part, in seconds): a sentence each.
 
-    All parts run, once; a device runs one block of them at a time (parts of equal times are one block); what a part
-    reads is made in full before it starts; orders are kept. Two times differ where they do so by more than
+    All parts run exactly once; a device runs one block of them at a time (parts of equal times are one block); a part's
+    inputs are complete before it starts; orders are respected. Times count as different if they differ by more than
     ``tolerance`` of the latest end.
     """
     every = [part for operation in planned.program.operations for part in planned.parts(operation.name)]
@@ -57,8 +57,8 @@ def _overlaps(planned: Planned, times: Mapping[Part, tuple[float, float]], least
 
 def _late(planned: Planned, part: Part, name: str, term: str, times: Mapping[Part, tuple[float, float]],
           least: float) -> Iterator[str]:
-    """Elements of a term that no part has made when ``part`` starts. Parts of one block run in turn inside it; what
-    another device makes in the same time comes too late."""
+    """Elements of a term not yet made when ``part`` starts. Parts of one block run in sequence inside it; outputs of
+    another device at the same time come too late."""
     start = times[part]
     made = [view for view in planned.gives(planned.program.producer[term], term)
             if times[view.part][1] <= start[0] + least
@@ -71,7 +71,7 @@ def _late(planned: Planned, part: Part, name: str, term: str, times: Mapping[Par
 
 
 def _covers(views: list[View], box: Box) -> bool:
-    """Whether the views have every element of a box: of each cell between their edges some view has all."""
+    """Whether the views have every element of a box: some view contains each whole cell between their edges."""
     cuts = [sorted({low, high, *(edge for view in views for edge in view.box[axis] if low < edge < high)})
             for axis, (low, high) in enumerate(box)]
     return all(any(intersection(view.box, cell) == cell for view in views)

@@ -1,6 +1,6 @@
-"""What a plan leaves open: alternatives of which a search takes one, and operators that nobody has placed.
+"""The open decisions of a plan: alternatives of which a search takes one, and unplaced operators.
 
-A plan's calls are kept, so that each way to decide what is open is the plan made anew with that decided.
+A plan's calls are recorded, so that each combination of decisions is the plan rebuilt with them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from weft.models.transform.planned import Planned
 from weft.models.transform.program import PlanError, PlanProgram
 
 Transformation: TypeAlias = Callable[[Planned], Planned]
-#: A split, several of them, a transformation of one's own, or nothing.
+#: A split, several of them, a custom transformation, or nothing.
 SplitOption: TypeAlias = tuple[str, int] | Sequence[tuple[str, int]] | Transformation | None
 
 
@@ -27,7 +27,7 @@ class OneOf:
 
 
 def one_of(*options: int | Iterable[int]) -> OneOf:
-    """Leave it to the search where operators run: ``plan.assign("head", one_of(0, 3, (0, 1, 2, 3)))``.
+    """Leave the devices of operators to the search: ``plan.assign("head", one_of(0, 3, (0, 1, 2, 3)))``.
 
     Raises :class:`~weft.models.transform.program.PlanError` for less than two.
     """
@@ -44,13 +44,13 @@ def one_of(*options: int | Iterable[int]) -> OneOf:
 
 @dataclass(frozen=True)
 class PlanChoice:
-    """``options`` by their titles: what each does to a plan."""
+    """``options`` by their titles: the effect of each on a plan."""
 
     name: str
     options: Mapping[str, Transformation]
 
     def first(self, planned: Planned) -> Planned:
-        """The first option that can be applied. Raises what the last raises where none can."""
+        """The first applicable option. Raises the last one's exception if none is applicable."""
         for i, transformation in enumerate(self.options.values()):
             try:
                 return transformation(planned)
@@ -62,7 +62,7 @@ class PlanChoice:
 
 @dataclass(frozen=True)
 class Variant:
-    """A plan with all that was left open decided: the option of each choice."""
+    """A plan with all open decisions made: the option of each choice."""
 
     options: Mapping[str, str]
     planned: Planned
@@ -75,14 +75,14 @@ class Variant:
 
 @dataclass(frozen=True)
 class Refused:
-    """Options that are no plan together, and why."""
+    """Options that give no valid plan together, and the reason."""
 
     options: Mapping[str, str]
     reason: str
 
 
 def variants(program: PlanProgram, calls: Sequence[Transformation | PlanChoice]) -> Iterator[Variant | Refused]:
-    """Every way to take one option of each choice."""
+    """Every combination of one option of each choice."""
     choices = [call for call in calls if isinstance(call, PlanChoice)]
     for titles in itertools.product(*(choice.options for choice in choices)):
         options = dict(zip((choice.name for choice in choices), titles, strict=True))
@@ -97,7 +97,7 @@ def variants(program: PlanProgram, calls: Sequence[Transformation | PlanChoice])
 
 
 def unassigned(planned: Planned) -> tuple[str, ...]:
-    """The operators that have no device, and follow none that could give them one."""
+    """The operators without a device, and without a followed operator that has one."""
     operations = planned.program.by_name
     return tuple(name for name, operation in operations.items() if name not in planned.devices
                  and (operation.follows is None or operation.follows not in operations))
@@ -112,7 +112,7 @@ def choice_of_devices(operators: str, devices: OneOf) -> PlanChoice:
 
 
 def choice_of_splits(operators: str, options: Sequence[SplitOption]) -> PlanChoice:
-    """Of how operators are split; ``None``: not at all.
+    """Of the splits of operators; ``None``: unsplit.
 
     Raises :class:`~weft.models.transform.program.PlanError` for less than two options.
     """

@@ -53,7 +53,7 @@ def clip_graph(model: ClipModel, batch: int = 1, *, dtype: str = "float16", trai
 
 
 def _tower(b: GraphBuilder, model: EncoderModel, batch: int, lead: str) -> tuple[Parameter | None, Tensor]:
-    """The table of tokens, and what leaves the last layer; the names of layers begin with ``lead``."""
+    """The table of tokens, and the last layer's output; the names of layers begin with ``lead``."""
     table = None
     with b.layer(f"{lead}embedding"):
         if model.vocabulary is not None and model.sequence is not None:

@@ -17,8 +17,8 @@ from weft.models.zoo.lib.transformers import AttentionSizes, LatentSizes, LayerS
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What of a decoder is here: of every sequence one of ``context`` equal parts, of all groups of experts one of
-    ``experts``, and of the layers those in ``layers`` (``None``: all)."""
+    """One device's share of a decoder: one of ``context`` equal parts of every sequence, one of ``experts`` groups of
+    experts, and the layers in ``layers`` (``None``: all)."""
 
     context: int = 1
     experts: int = 1
@@ -31,7 +31,7 @@ _ALL = Share()
 def gpt_graph(model: GptModel, batch: int = 1, *, dtype: str = "float16", training: bool = True,
               share: Share = _ALL) -> OperatorGraph:
     """One micro-batch of ``batch`` sequences: layers ``embedding``, ``layer0`` ..., ``predict0`` ... where more tokens
-    are predicted, and ``head``. ``share``: what of it is here."""
+    are predicted, and ``head``. ``share``: the device's share of it."""
     b = GraphBuilder(model.family, dtype=dtype, training=training, dropout=model.dropout)
     tokens = b.input("tokens", (batch, model.sequence // share.context), "int64")
     labels = b.input("labels", (batch, model.sequence // share.context), "int64")
@@ -67,7 +67,7 @@ def gpt_graph(model: GptModel, batch: int = 1, *, dtype: str = "float16", traini
 
 
 def layer_sizes(model: TransformerModel, index: int, share: Share = _ALL) -> LayerSizes:
-    """What layer ``index`` of ``model`` is like, or one device's ``share`` of it."""
+    """The sizes of layer ``index`` of ``model``, or of one device's ``share`` of it."""
     own = model.windowed is None or model.windowed[index % len(model.windowed)]
     sizes = AttentionSizes(
         model.heads, model.head_size, model.kv_heads,

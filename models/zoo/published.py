@@ -1,4 +1,5 @@
-"""Published models by name: the sizes of their papers and code, and how many parameters were published, and where."""
+"""Published models by name: the sizes of their papers and code, and the published parameter counts with their
+sources."""
 
 from __future__ import annotations
 
@@ -107,7 +108,7 @@ PUBLISHED: Mapping[str, Section] = {
     "graphpipe-uno": UnoModel(family="uno", features=(4096,) * 7, tower=(4096,) * 4, joint=(4096,) * 4),
 }
 
-#: Counts published to the last parameter, and where.
+#: Exact published counts, and their sources.
 EXACT: Mapping[str, int] = {
     # KerasHub's presets gpt2_base_en, gpt2_medium_en, gpt2_large_en and gpt2_extra_large_en
     "gpt2": 124_439_808, "gpt2-medium": 354_823_168, "gpt2-large": 774_030_080, "gpt2-xl": 1_557_611_200,
@@ -132,7 +133,7 @@ EXACT: Mapping[str, int] = {
     "uno-auc": 16_224_001,
 }
 
-#: Counts published rounded: (number, half a unit of its last digit), and where.
+#: Counts published rounded: (number, half a unit of its last digit), and their sources.
 ROUNDED: Mapping[str, tuple[float, float]] = {
     # Brown et al. 2020, table 2.1; its 1.3B, 2.7B, 6.7B and 13B. (Its 125M, 350M, 760M and 175.0B are looser.)
     "gpt3-small": (125e6, 0.5e6), "gpt3-medium": (350e6, 10e6), "gpt3-large": (760e6, 5e6), "gpt3-xl": (1.3e9, 0.05e9),

@@ -12,9 +12,10 @@ _KINDS = ((stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSO
 
 
 def checked_path(path: str | os.PathLike[str], most: int, what: str, refuse: Callable[[str], Exception]) -> str:
-    """``path`` as text. Raises what ``refuse`` makes of one sentence unless it is a file of ``most`` bytes at most.
+    """``path`` as text. Unless it is a file of at most ``most`` bytes, raises the exception that ``refuse`` makes from
+    one sentence.
 
-    ``what``: what the file should be ("a spec").
+    ``what``: the expected kind of file ("a spec").
     """
     where = os.fspath(path)
     try:

@@ -29,23 +29,23 @@ from weft.runtime.ranks.session import lacks_gpus
 from weft.text.tables import table_of
 from weft.text.units import bytes_text
 
-#: Bytes of the messages and collectives, and of those of a quick look.
+#: Bytes of the messages and collectives, and of those of a quick calibration.
 _SIZES, _QUICK = (2**12, 2**16, 2**20, 2**24), (2**12, 2**18)
-#: A measurement whose middle half ranges over more than this share of the median is told.
+#: A measurement whose middle half ranges over more than this share of the median is reported.
 _WIDE = 0.25
-#: Seconds that ranks may take.
+#: Time limit of the ranks in seconds.
 _PATIENCE = 900.0
 
 
 @dataclass(frozen=True)
 class Calibration(Tabular):
-    """What :func:`weft.calibrate` measured; ``str()`` is a table."""
+    """The result of :func:`weft.calibrate`; ``str()`` is a table."""
 
     measured: DeviceTable
 
     @property
     def warnings(self) -> list[str]:
-        """What is wrong with the measuring, a sentence each."""
+        """Problems of the measurement, one sentence each."""
         table, found = self.measured, list[str]()
         if table.is_busy:
             found.append(f"the machine was busy: {table.load[0]:.1f} processes wanted its {table.cores} cores before "
@@ -66,7 +66,7 @@ class Calibration(Tabular):
         save_device_table(self.measured, path)
 
     def table(self) -> RenderableType:
-        """Every measurement with its rate and spread, for people."""
+        """Every measurement with its rate and spread."""
         texts = ("class", "pass", "dtype", "shape")
         kernels = table_of(f"{self.measured.name}: kernels of one rank", (
             *texts, "time", "spread", "GFLOP/s", "GB/s"), texts, box=None)
@@ -89,8 +89,8 @@ class Calibration(Tabular):
 
 def calibrate_machine(device: str | None = None, ranks: int | None = None, *, quick: bool = False,
                       on_progress: Callable[[str], None] = lambda title: None) -> Calibration:
-    """Measure this machine. See :func:`weft.calibrate`. Raises
-    :class:`~weft.app.profile.targets.ProfileFault` where a rank fails."""
+    """Measure this machine. See :func:`weft.calibrate`. Raises :class:`~weft.app.profile.targets.ProfileFault` if a
+    rank fails."""
     where = device_of(device)
     most = torch.cuda.device_count() if where.type == "cuda" else os.cpu_count() or 1
     count = min(most, 8) if ranks is None else ranks
@@ -110,7 +110,7 @@ def calibrate_machine(device: str | None = None, ranks: int | None = None, *, qu
 
 
 def _together(device: str, ranks: int, quick: bool) -> tuple[tuple[CollectiveSample, ...], MessageSample]:
-    """What the ranks of this machine say."""
+    """The measurements of this machine's ranks."""
     ended = launch_local(ranks, [sys.executable, "-m", "weft.runtime.measure.rank_costs", device,
                                  ",".join(map(str, _QUICK if quick else _SIZES)), "3" if quick else "7"],
                          timeout=_PATIENCE, beside=end_all_if_one_fails)
@@ -123,7 +123,7 @@ def _together(device: str, ranks: int, quick: bool) -> tuple[tuple[CollectiveSam
 
 
 def _memory(device: torch.device, ranks: int) -> int:
-    """Bytes of each rank: what CUDA reports, or of a CPU an even share of what is free."""
+    """Memory of each rank in bytes: as reported by CUDA, or an even share of a CPU's free memory."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[1])
     return available_bytes(device) // ranks
@@ -134,7 +134,7 @@ def _time(seconds: float) -> str:
 
 
 def _load() -> float:
-    """Processes that wanted to run in the last minute; 0 where the system does not say."""
+    """Runnable processes in the last minute; 0 if the system does not report it."""
     try:
         return round(os.getloadavg()[0], 2)
     except (AttributeError, OSError):

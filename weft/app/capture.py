@@ -1,4 +1,4 @@
-"""What ``weft capture`` shows of a model."""
+"""The output of ``weft capture`` for a model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MOST_ROWS = 40
 
 
 def graph_lines(graph: OperatorGraph, layers: OperatorGraph) -> Iterator[str]:
-    """Totals of ``graph``, a row a layer (of ``layers``, its view by layer), and what was assumed."""
+    """Totals of ``graph``, a row a layer (of ``layers``, its view by layer), and the assumptions."""
     operators = graph.operators
     forward = sum(operator.forward.flops for operator in operators)
     backward = sum(work.flops for operator in operators for work in (operator.input_grad, operator.weight_grad)

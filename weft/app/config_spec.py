@@ -1,4 +1,4 @@
-"""A config.json with what it runs on, in place of a spec: pipelines of equal GPUs, and replicas of them."""
+"""A config.json and its hardware in place of a spec: pipelines of equal GPUs, and replicas of them."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from weft.models.spec.spec import Spec
 if TYPE_CHECKING:
     from weft.app.lib.sources import Source
 
-#: Tokens of a sequence where nothing else is said, if the model was made for more.
+#: Default tokens of a sequence, if the model supports more.
 _SEQUENCE = 4096
-#: GPUs of a machine, as most are built.
+#: The usual number of GPUs in a machine.
 _MACHINE = 8
-#: Micro-batches that each GPU of a pipeline runs in a step where no batch is given.
+#: Micro-batches a step for each GPU of a pipeline, if no batch is given.
 _ROUNDS = 4
 
 
 def is_config(source: Source) -> bool:
-    """Whether ``source`` names a file that is a config.json by what it holds."""
+    """Whether ``source`` names a file with the contents of a config.json."""
     if not isinstance(source, str | os.PathLike) or Path(source).suffix.lower() != ".json":
         return False
     try:
@@ -45,10 +45,10 @@ def is_config(source: Source) -> bool:
 def config_specs(source: str | os.PathLike[str], *, gpus: int | None = None, device: str | None = None,
                  micro_batch: int = 1, sequence: int | None = None, batch: int | None = None,
                  ) -> Iterator[tuple[Spec, str]]:
-    """The model as a spec for every number of stages that divides ``gpus``, fewest first, each with a sentence on what
-    it is: all other GPUs run replicas, each its share of ``batch`` sequences.
+    """The model as a spec for every number of stages that divides ``gpus``, fewest first, each with a descriptive
+    sentence: all other GPUs run replicas, each with its share of ``batch`` sequences.
 
-    Raises ``ValueError`` for what is missing, unknown or does not go together, and what reading the config raises.
+    Raises ``ValueError`` for missing, unknown or incompatible values, and the exceptions of reading the config.
     """
     from weft.models.candidates.gpu_costs import spec_graph
 
@@ -82,7 +82,7 @@ def grid_of_config(source: str | os.PathLike[str], parallel: Mapping[str, Any], 
                    device: str | None = None, micro_batch: int | None = None, sequence: int | None = None,
                    batch: int | None = None) -> Spec:
     """The model as a spec of a uniform grid of all ``gpus``, with the degrees of ``parallel`` (others are auto), for
-    steps of ``batch`` sequences (default 4 micro-batches for each GPU). Raises what :func:`config_specs` does."""
+    steps of ``batch`` sequences (default 4 micro-batches for each GPU). Raises the same as :func:`config_specs`."""
     from weft.models.spec.spec import with_values
 
     *_, made = _reading(source, gpus, device, micro_batch, sequence, batch, MAX_GRID_GPUS)
@@ -95,8 +95,8 @@ def grid_of_config(source: str | os.PathLike[str], parallel: Mapping[str, Any], 
 def _reading(source: str | os.PathLike[str], gpus: int | None, device: str | None, micro_batch: int | None,
              sequence: int | None, batch: int | None, most_gpus: int = MAX_DEVICES
              ) -> tuple[str, str, int | None, Callable[..., Spec]]:
-    """The file, the device, tokens of a sequence, and a spec of the model on so many GPUs, from its training and more.
-    Raises ``ValueError`` for what is missing or unknown."""
+    """The file, the device, tokens of a sequence, and a function from the number of GPUs, training and other entries to
+    a spec. Raises ``ValueError`` for missing or unknown values."""
     from weft.models.spec.huggingface import UnknownType, read_config
 
     where = os.fspath(source)
@@ -107,7 +107,7 @@ def _reading(source: str | os.PathLike[str], gpus: int | None, device: str | Non
     if gpus is None:
         raise ValueError(f"{where}: is a config.json, which says the model alone; say how many GPUs run it "
                          "(--gpus 64, --device h100)")
-    kinds = [name for name in DEVICES if name != "cpu"]  # which has as much memory as was built in
+    kinds = [name for name in DEVICES if name != "cpu"]  # with its built-in memory
     if device is None or (device not in kinds and not device.endswith(TABLE_FILES)):
         found = "missing" if device is None else f"{device!r}"
         raise ValueError(f"{where}: device is {found}, it must be one of {', '.join(kinds)}, or a table that weft "

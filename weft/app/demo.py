@@ -1,7 +1,7 @@
 """The demo: GPT-1.3B on four V100s with measured costs, compared, drawn and planned.
 
-It ends after a fixed amount of work, so its rows and bounds are the same however fast the machine is; the time limit is
-a safety for very slow ones, and the result says where it, or a stop, came first.
+It ends after a fixed amount of work, so its rows and bounds do not depend on the machine's speed; the time limit is a
+safeguard for very slow machines, and the result says if it, or a stop, came first.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from weft.solver.io.schedule_files import save_schedule
 from weft.solver.io.writing import write_atomically
 from weft.solver.step.search import Progress
 
-#: Deterministic seconds of its search, and seconds on the clock at most: 70 CPU seconds in all, 864.1 ms, proven for
-#: its cut and at most 1.3 % above the bound over all cuts.
+#: Deterministic seconds of its search, and maximum wall seconds: 70 CPU seconds in total, 864.1 ms, proven for its cut
+#: and at most 1.3 % above the bound over all cuts.
 DEMO_EFFORT, DEMO_LIMIT = 40.0, 900.0
-#: Its seeds count from this one; the two after it come to the same.
+#: Its first seed; the next two give the same result.
 _SEED = 3
-#: What a solve is charged, so that an effort of a second is about a second: small models take longer to be built and
-#: loaded than CP-SAT counts. Only the length of the phases beside each other depends on it.
+#: The charge for a solve, so that an effort of a second is about a second: small models take longer to build and load
+#: than CP-SAT counts. It affects only the relative length of the phases.
 _PACE = Pace(second=3.0, constraint=1e-4)
 
 
 @dataclass(frozen=True)
 class Demonstration:
-    """What the demo found, and the files it wrote. ``str()`` is the table in brief. ``cut_short``: what ended it before
-    its work was done, a sentence; its rows and bounds depend on when, then."""
+    """The demo's result, and the files it wrote. ``str()`` is the short table. ``cut_short``: a sentence on the cause
+    of an early end; its rows and bounds then depend on the time of that end."""
 
     comparison: Comparison
     files: tuple[Path, ...]
@@ -45,7 +45,7 @@ class Demonstration:
 
     @property
     def brief(self) -> Comparison:
-        """The comparison with four rows: 1F1B, the best fixed schedule, the best search of others, and weft."""
+        """The comparison with four rows: 1F1B, the best fixed schedule, the best rival search, and weft."""
         searches = [row for row in self.comparison.rows if row.name in SEARCHES and row.fits]
         best = min(searches, key=lambda row: row.value).name if searches else None
         shown = {"1f1b", self.comparison.best_fixed, best, "weft"}
@@ -78,7 +78,7 @@ def demonstrate(
     save_trace(schedule, files[3])
     title = f"{comparison.case.name}: {comparison.case.micro_batches} micro-batches, same memory, same durations"
     for ending in FORMATS:
-        if STOP.requested:  # what is drawn can be drawn later, with weft draw
+        if STOP.requested:  # pictures can be drawn later, with weft draw
             break
         files.append(target / f"schedule{ending}")
         draw(schedule, files[-1], baseline=None if rival is None else comparison.schedules[rival], title=title)

@@ -1,4 +1,4 @@
-"""Pictures and traces of a schedule, by the ending of the file asked for."""
+"""Pictures and traces of a schedule, chosen by the file's ending."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def draw_schedule(
 
 
 def _require_run_of(schedule: Schedule, timeline: Timeline, name: str) -> None:
-    """Raise ``ValueError`` unless ``timeline`` holds every block of every micro-batch on every rank that runs it, and
-    nothing else. Its plan's digest says less: a plan that is signed for a model has another one."""
+    """Raise ``ValueError`` unless ``timeline`` contains exactly every block of every micro-batch on every rank that
+    runs it. Its plan's digest is not sufficient: a plan signed for a model has another one."""
     from weft.runtime.plan.timeline import places
 
     planned = set(places(schedule))
@@ -54,7 +54,7 @@ def _require_run_of(schedule: Schedule, timeline: Timeline, name: str) -> None:
 
 
 def draw_history(schedule: Schedule, path: str | os.PathLike[str], *, title: str | None = None) -> None:
-    """Draw how the search for ``schedule`` went; see :func:`weft.draw`."""
+    """Draw the history of the search for ``schedule``; see :func:`weft.draw`."""
     from weft.figures import draw_curve
 
     draw_curve(schedule, path, title=title)

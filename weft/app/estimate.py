@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 GIB, MIB = 1024**3, 1024**2
 
-#: Grids whose even stages are looked at, by rising estimate.
+#: Number of grids whose even stages are examined, by rising estimate.
 _TRIED_GRIDS = 8
-#: More rows than these become three: the least, the median and the most of each column. JSON has them all.
+#: More rows than this are summarised in three: the minimum, median and maximum of each column. JSON has them all.
 _MOST_ROWS = 16
 
 
 @dataclass(frozen=True)
 class EstimateReport(Tabular):
-    """What :func:`weft.estimate` found; ``str()`` is the table, :meth:`to_json` the numbers with their origins.
+    """The result of :func:`weft.estimate`; ``str()`` is the table, :meth:`to_json` the numbers with their origins.
 
-    ``decided``: the chains whose memory is decided, where the spec lets it be and some fit, the best bottleneck first.
+    ``decided``: the chains with memory decisions, if the spec allows them and some fit, the best bottleneck first.
     """
 
     WIDTH = 180
@@ -44,11 +44,11 @@ class EstimateReport(Tabular):
 
     @property
     def fits(self) -> bool:
-        """Whether every GPU has the memory it needs, in the shape asked for or in a chain whose memory is decided."""
+        """Whether every GPU has enough memory, in the requested shape or in a chain with memory decisions."""
         return self.estimate.fits or bool(self.decided)
 
     def to_json(self) -> dict[str, Any]:
-        """All numbers: sizes in bytes, times in seconds; ``origin`` says of each kind where it comes from."""
+        """All numbers: sizes in bytes, times in seconds; ``origin`` states the source of each kind."""
         found = self.estimate
         counted = "counted" if found.memory_origin == "modelled" else found.memory_origin
         return {
@@ -101,7 +101,8 @@ class EstimateReport(Tabular):
 
 def estimate_source(source: Source, *, shape: str | None = None, parallel: Mapping[str, Any] | None = None,
                     **asked: int | str | None) -> EstimateReport:
-    """See :func:`weft.estimate`; ``asked``: of a config.json, what :func:`weft.app.config_spec.config_specs` takes."""
+    """See :func:`weft.estimate`; ``asked``: for a config.json, the arguments of
+    :func:`weft.app.config_spec.config_specs`."""
     from weft.app.config_spec import config_specs, grid_of_config, is_config
     from weft.app.lib.sources import read_source
 
@@ -131,7 +132,7 @@ def estimate_source(source: Source, *, shape: str | None = None, parallel: Mappi
 
 
 def _step_note(found: Estimate) -> str:
-    """What the stages come to, without a schedule."""
+    """The stages' estimate, without a schedule."""
     slowest = max(stage.forward + stage.backward for stage in found.stages)
     rounds = found.micro_batches + len(found.devices) - 1
     return (f"by 1F1B a step takes about {rounds} times the slowest stage, {rounds * slowest * 1e3:.0f} ms, without "
@@ -159,7 +160,8 @@ def _estimated(spec: object, shape: str | None) -> EstimateReport:
 
 
 def _grid_estimated(spec: Spec) -> EstimateReport:
-    """Of the likeliest grid, one GPU a stage; where some are open, the first by estimate whose even stages fit."""
+    """The estimate of the most promising grid, one GPU a stage; with open degrees, the first by estimate whose even
+    stages fit."""
     space = grid_space(spec)
     grids = sorted((grid for wave in space.waves() for grid in wave), key=lambda grid: grid.estimate)
     fixed, report = space.fixed(), None
@@ -186,14 +188,14 @@ def _grid_estimated(spec: Spec) -> EstimateReport:
         report = EstimateReport(replace(found, notes=(*notes, *found.notes)))
         if report.fits:
             break
-    assert report is not None  # waves raise where there is no grid
+    assert report is not None  # waves raise without a grid
     return report
 
 
 def _as_grid(found: Estimate, degrees: Degrees, count: Mapping[str, int], device: DeviceType) -> Estimate:
-    """``found``, whose costs are modelled, with the parameters of its layers by name, and of chunks as many
-    micro-batches in flight as interleaved 1F1B has: a rank runs (virtual - 1) p + 2 (p - 1 - rank) forwards ahead, p of
-    a chunk in turn (Narayanan et al., 2021), and one more."""
+    """``found``, whose costs are modelled, with its layers' parameters by name and, with chunks, the micro-batches in
+    flight of interleaved 1F1B: a rank runs (virtual - 1) p + 2 (p - 1 - rank) forwards ahead, p of a chunk in turn
+    (Narayanan et al., 2021), and one more."""
     p, v = degrees.pipeline, degrees.virtual
     stages = tuple(replace(stage, parameters=sum(count[name] for name in stage.layers), time_origin={"modelled": 1.0})
                    for stage in found.stages)
@@ -216,7 +218,7 @@ def _span(layers: tuple[str, ...]) -> str:
 
 
 def _summarised(rows: Sequence[tuple[Any, ...]]) -> Sequence[tuple[Any, ...]]:
-    """``rows``, or of many what each of their columns of numbers ranges over; texts that differ are left out."""
+    """``rows``; if there are many, the range of each numeric column, without texts that differ."""
     if len(rows) <= _MOST_ROWS:
         return rows
 

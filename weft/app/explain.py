@@ -1,4 +1,4 @@
-"""Why a schedule is as long as it is, or why there is none, in sentences and in numbers."""
+"""The causes of a schedule's length, or of its absence, in sentences and in numbers."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from weft.text.counts import micro_batches_text, option_lines
 if TYPE_CHECKING:
     from weft.app.lib.sources import MicroBatches, Source
 
-#: Causes of idle time whose name is another entry's in the numbers: ``device`` is the idle device itself.
+#: Causes of idle time whose name collides with another entry in the numbers: ``device`` is the idle device itself.
 _KEYS: Mapping[Cause, str] = {"device": "other_devices"}
-#: What the search takes of the time where what-if figures follow, and what it takes to put them into words.
+#: The search's share of the time if what-if figures follow, and the share for putting them into words.
 _SEARCH_SHARE, _TELLING = 0.5, 0.1
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What sets a schedule's length, or why no schedule fits (``refusal``, and ``schedule`` is None).
+    """The causes of a schedule's length, or the reason why no schedule fits (``refusal``, and ``schedule`` is None).
 
-    ``what_if`` is there where it was asked for; ``wanted_in_flight`` is the number of micro-batches in flight that was
-    asked about. ``str()`` is :attr:`text`.
+    ``what_if`` is present if requested; ``wanted_in_flight`` is the requested number of micro-batches in flight.
+    ``str()`` is :attr:`text`.
     """
 
     schedule: Schedule | None
@@ -70,7 +70,7 @@ class Explanation:
 
     @cached_property
     def in_flight(self) -> tuple[InFlight, ...]:
-        """Per device, how many micro-batches its memory holds at once."""
+        """Per device, the number of micro-batches in its memory at once."""
         problem = self.problem if self.schedule is None else self.schedule.problem
         return () if problem is None else in_flight(problem)
 
@@ -158,8 +158,7 @@ class Explanation:
 
 
 def technique_lines(schedule: Schedule) -> list[str]:
-    """What each technique of the period search was asked, what it said and how long it took; none where the schedule
-    does not say."""
+    """The calls, results and time of each technique of the period search; none if the schedule does not record them."""
     told = []
     for name, count in schedule.solver.get("techniques", {}).items():
         said = [f"{count[key]} {key[:-1] if count[key] == 1 else key}" for key in ("calls", "proofs", "improvements")
@@ -212,7 +211,7 @@ def explain_source(
         if what_if_figures and (faults := violations(schedule)):
             raise InvalidSchedule([f"what-if figures are of schedules that run micro-batches in turn, ask without: "
                                    f"{fault}" for fault in faults])
-    STOP.hold()  # what is known of the schedule is an answer, with figures of changes or without
+    STOP.hold()  # an explanation without what-if figures is still an answer
     clock = options.budget()
     clock.reserve = 0.0 if options.effort is not None else _TELLING * options.time_limit
     found = what_if(schedule, effort=options.effort or 0.3, seed=options.seed,
@@ -221,7 +220,7 @@ def explain_source(
 
 
 def _schedule(source: Source | Schedule) -> Schedule | None:
-    """The schedule that ``source`` is or names, its micro-batches in any order; None if it is a spec or a problem."""
+    """The schedule given or named by ``source``, its micro-batches in any order; None if it is a spec or a problem."""
     if isinstance(source, Schedule):
         return judged(source, in_turn=False)
     if isinstance(source, str | os.PathLike) and os.fspath(source).lower().endswith(".json"):

@@ -1,4 +1,4 @@
-"""Schedules out to other tools' formats, and in from them: which format a file is of, and who writes and reads it."""
+"""Export of schedules to other tools' formats and import from them: the format of a file, its writer and its reader."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from weft.solver.schedule import Schedule
 
 
-#: What a schedule can be written as.
+#: The formats in which a schedule can be written.
 EXPORTS = ("pytorch", "pytorch-comms", "megatron", "torchtitan", "deepspeed", "nnscaler", "tessel", "perfetto")
 _ENDINGS = {".csv": "pytorch", ".toml": "torchtitan", ".py": "nnscaler"}
-#: The endings that say what a file is, each with the formats that are that; a format may have other endings.
+#: The endings that identify a file, each with its formats; a format may have other endings.
 _SAID = {".csv": ("pytorch", "pytorch-comms"), ".toml": ("torchtitan",), ".py": ("nnscaler", "deepspeed"),
          ".json": ("tessel", "perfetto"), ".html": (), ".svg": (), ".png": (), ".yaml": (), ".yml": ()}
 
 
 def format_of(path: PathLike) -> str:
-    """The format that the ending of ``path`` says. Raises ``ValueError`` where it may be several, or none."""
+    """The format for the ending of ``path``. Raises ``ValueError`` if there are several, or none."""
     ending = Path(path).suffix.lower()
     if ending not in _ENDINGS:
         known = ", ".join(f"{ending} ({name})" for ending, name in _ENDINGS.items())
@@ -48,8 +48,8 @@ def export_schedule(
     ``format`` is ``pytorch`` (pipelining CSV; the default for ``.csv``), ``pytorch-comms`` (with communication, for
     PyTorch version ``torch``), ``megatron`` (arguments), ``torchtitan`` (``.toml``, and a CSV beside it), ``deepspeed``
     (``.py``: the layers of each stage), ``nnscaler`` (``.py``), ``tessel`` or ``perfetto`` (JSON). Megatron-LM and
-    DeepSpeed run orders of their own (:func:`run_lines` says what a step takes there). Blocks may run micro-batches in
-    any order. Raises ``InvalidSchedule``, and ``ValueError`` (``ExportError``) with the reason for a schedule that the
+    DeepSpeed run their own orders (:func:`run_lines` gives the step time there). Blocks may run micro-batches in any
+    order. Raises ``InvalidSchedule``, and ``ValueError`` (``ExportError``) with the reason for a schedule that the
     format cannot express.
     """
     checked = judged(schedule, in_turn=False)
@@ -58,7 +58,7 @@ def export_schedule(
 
 
 def _written(name: str, schedule: Schedule, path: PathLike, torch: str) -> Path | None:
-    """Write ``schedule`` as what ``name`` says; what is given is a further file that was written."""
+    """Write ``schedule`` in the format ``name``; returns a further file that was written."""
     from weft.runtime.export.perfetto import save_trace
     from weft.runtime.export.tessel import save_tessel
     from weft.runtime.export.tools import TOOLS
@@ -78,8 +78,8 @@ def _written(name: str, schedule: Schedule, path: PathLike, torch: str) -> Path 
 
 
 def run_lines(schedule: Scheduled, path: PathLike, format: str | None) -> list[str]:
-    """What a step of ``schedule`` takes in the tool that it is written for, where that is not what it takes here; and
-    what of its grid the tool has not."""
+    """The step time of ``schedule`` in its target tool, if it differs from the time here; and the parts of its grid
+    that the tool lacks."""
     from weft.app.tools.elsewhere import run_line
     from weft.runtime.export.tools import TOOLS
 
@@ -95,8 +95,7 @@ def run_lines(schedule: Scheduled, path: PathLike, format: str | None) -> list[s
 
 
 def require_export(path: PathLike, format: str | None) -> str:
-    """The format that ``path`` is to have. Raises ``ValueError`` for an unknown one, and for an ending that says
-    another."""
+    """The format for ``path``. Raises ``ValueError`` for an unknown one, and for an ending that contradicts it."""
     name = format_of(path) if format is None else format
     if name not in EXPORTS:
         raise ValueError(f"there is no format {name!r}, there are {', '.join(EXPORTS)}")
@@ -118,14 +117,14 @@ def import_schedule(
     micro_batches: Annotated[int | None, Option("refuse a file of another number", "N", counted,
                                                 "-n --micro-batches")] = None,
 ) -> Schedule:
-    """Somebody's schedule, to be checked, timed and drawn: a PyTorch pipelining ``.csv`` of either flavour, or a Tessel
-    ``.json``. Or a plan for the model of the spec ``problem``, in the order that its tool runs: torchtitan's settings
+    """A schedule of another tool, to be checked, timed and drawn: a PyTorch pipelining ``.csv`` of either flavour, or a
+    Tessel ``.json``. Or a plan for the model of the spec ``problem``, in its tool's order: torchtitan's settings
     (``.toml``), DeepSpeed's partition (``.py``), or Megatron-LM's arguments (``.txt``, ``.sh``).
 
-    ``problem``, a block problem or for a CSV a model spec, says how long blocks take and what they hold; without one a
-    forward and each half of a backward take one unit. What it breaks of weft's rules is for :func:`check` to say; what
-    is odd about a CSV's communication stands in ``schedule.solver["notes"]``. Raises ``FormatError``, with row and
-    cell, for a file that no rank could run.
+    ``problem``, a block problem or for a CSV a model spec, has the times and memory of blocks; without one a forward
+    and each half of a backward take one unit. :func:`check` reports violations of weft's rules;
+    ``schedule.solver["notes"]`` has peculiarities of a CSV's communication. Raises ``FormatError``, with row and cell,
+    for a file that no rank could run.
     """
     ending = Path(path).suffix.lower()
     if ending == ".json":
@@ -164,8 +163,9 @@ def _from_pytorch(path: PathLike, problem: Source | None, micro_batches: int | N
 
 
 def _on_best_placement(source: Source, micro_batches: int, table: ScheduleTable) -> Schedule:
-    """On the placement of the source, of those that are the file's, where it fits and is fastest. A block problem is
-    one placement; a spec has several, and those of one shape differ in where the layers are cut, which no file says."""
+    """The schedule on the placement of the source on which it fits and is fastest, among those that match the file. A
+    block problem is one placement; a spec has several, and those of one shape differ in the cut of the layers, which no
+    file states."""
     from weft.app.lib.case import case_of
     from weft.runtime.export.torch_import import schedule_of_table
     from weft.solver.io.entries import FormatError
@@ -220,8 +220,8 @@ def _require_count(schedule: Schedule, micro_batches: int | None) -> Schedule:
 
 
 def _with_bounds(schedule: Schedule) -> Schedule:
-    """The schedule with its steady period and a proven lower bound, where it keeps every rule: bounds hold for those
-    schedules only."""
+    """The schedule with its steady period and a proven lower bound if it obeys every rule: bounds hold only for such
+    schedules."""
     from weft.solver.baselines import steady_period
     from weft.solver.bounds import least_time
     from weft.solver.judge.validate import violations

@@ -1,4 +1,4 @@
-"""Measured timelines turned into corrected costs: what to read, and how the result is shown."""
+"""Conversion of measured timelines into corrected costs: reading the inputs and showing the result."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Fitted(Tabular):
 
     @property
     def warnings(self) -> list[str]:
-        """One sentence each for blocks and transfers with a large spread, and blocks that were not measured."""
+        """One sentence each for blocks and transfers with a large spread, and for unmeasured blocks."""
         found = [f"block {row.block!r} spreads by {row.spread:.0%} over {row.count} measurements, its figure is "
                  "not steady" for row in self.fit.blocks if row.is_unsteady]
         found += [f"the transfer from {row.source!r} to {row.block!r} spreads by {row.spread:.0%} over {row.count} "
@@ -54,7 +54,7 @@ class Fitted(Tabular):
                 "warnings": self.warnings}
 
     def table(self) -> Table:
-        """Blocks, then transfers, for people."""
+        """Blocks, then transfers."""
         unit = time_text(1.0, self.problem.time_unit)[1]
         table = table_of(f"{self.problem.name}: planned and measured, {unit}", (
             "block", "planned", "measured", "ratio", "spread", "count"), ("block",))
@@ -97,7 +97,7 @@ def fit_timelines(source: Schedule | PathLike, timelines: Sequence[PathLike | Ti
 
 
 def _plan(source: Schedule | PathLike) -> tuple[Plan, str]:
-    """The plan that a plan or schedule file holds, and what to call it."""
+    """The plan in a plan or schedule file, and its name."""
     if isinstance(source, Schedule):
         return plan_of(source), f"the schedule of {source.problem.name!r}"
     name = os.fspath(source)

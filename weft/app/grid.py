@@ -1,9 +1,9 @@
-"""The best step of a spec on a uniform grid of GPUs: which grid, which cut and which order.
+"""The best step of a spec on a uniform grid of GPUs: grid, cut and order.
 
-All grids are bounded first. Those with the least estimates are looked at, each on an even cut under 1F1B or interleaved
-1F1B as frameworks run it; then weft's own search runs inside the best: all cuts, chunks and orders of each one's
-pipeline (:func:`weft.app.solving.solve.solve_case`). What counts is the whole step: the pipeline, and what gradients,
-optimizer and parameters add behind it.
+All grids are bounded first. Those with the least estimates are tried, each on an even cut under 1F1B or interleaved
+1F1B as in frameworks; then weft's own search runs inside the best: all cuts, chunks and orders of each one's pipeline
+(:func:`weft.app.solving.solve.solve_case`). The objective is the whole step: the pipeline, and the work of gradients,
+optimizer and parameters after it.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ from weft.solver.timing import time_orders
 if TYPE_CHECKING:
     from weft.runtime.export.tools import Tool
 
-#: Finds the best of a case.
+#: Finds the best schedule of a case.
 Solve: TypeAlias = Callable[[Case, SearchOptions, Callable[[Progress], None]], Schedule]
 
-#: The share of the time until which further grids are listed.
+#: The share of the time for listing further grids.
 _LISTING = 0.3
-#: Grids that are looked at for a first answer, and then; not those whose estimate is so much above the best.
+#: Number of grids tried for a first answer, and afterwards; not those whose estimate exceeds the best by this much.
 _FIRST, _LOOKED, _FAR = 3, 20, 1.25
-#: Grids that are searched, and the share of what is left that the first and the second of three get.
+#: Number of grids searched, and the shares of the remaining time for the first and the second of three.
 _SEARCHED, _SHARE = 3, 0.5
-#: GPUs up to which groups of any size are searched beside an answer of which no degree was given, and what of the time.
+#: Most GPUs for which groups of any size are searched beside an answer with no given degree, and the share of the time.
 _FREE_GPUS, _FREE_SHARE = 32, 0.25
 _DEGREES = ("tensor", "pipeline", "virtual", "data", "expert", "context")
-#: Deterministic seconds that are charged for an operation that a known schedule orders.
+#: Deterministic seconds charged for each operation ordered by a known schedule.
 _PER_OPERATION = 5e-5
 
 
 class _Grid(Candidate[GridPipeline]):
-    """A grid with the best step known of it."""
+    """A grid with its best known step."""
 
     @property
     def value(self) -> float:
@@ -64,7 +64,7 @@ class _Grid(Candidate[GridPipeline]):
 
 
 class _GridSearch(Portfolio[GridPipeline]):
-    """Grids looked at by rising estimate; of those with a ``tool`` what it can run."""
+    """Grids tried by rising estimate; with a ``tool``, only schedules that it can run."""
 
     def __init__(self, spec: Spec, space: GridSpace, budget: Budget, on_progress: Callable[[Progress], None],
                  tool: Tool | None = None, solve: Solve = solve_case) -> None:
@@ -80,8 +80,8 @@ class _GridSearch(Portfolio[GridPipeline]):
         return self._beside
 
     def look(self) -> None:
-        """Look at the best grids of the first wave, for a first answer; list the others as long as there is time, and
-        look at the best of all."""
+        """Try the best grids of the first wave, for a first answer; list the others while there is time, and try the
+        best of all."""
         fixed = self.space.fixed()
         waves = self.space.waves()
         waiting: list[Grid] = []
@@ -97,7 +97,7 @@ class _GridSearch(Portfolio[GridPipeline]):
         self._look_at(sorted(waiting, key=lambda grid: grid.estimate), _LOOKED)
 
     def _look_at(self, grids: list[Grid], most: int) -> list[Grid]:
-        """Look at ``grids`` by rising estimate until ``most`` of them have a schedule; those that are left."""
+        """Try ``grids`` by rising estimate until ``most`` of them have a schedule; returns the others."""
         left: list[Grid] = []
         for grid in grids:
             late = self.leader is not None and (most == 0 or self.budget.spent
@@ -112,7 +112,7 @@ class _GridSearch(Portfolio[GridPipeline]):
         return left
 
     def _tried(self, entry: _Grid) -> bool:
-        """Known schedules on an even cut; whether there is one that fits."""
+        """Try known schedules on an even cut; whether one fits."""
         for placement in entry.of.placements:
             if self.leader is not None and self.budget.spent:
                 break
@@ -129,7 +129,7 @@ class _GridSearch(Portfolio[GridPipeline]):
         return entry.found is not None
 
     def _in_tool(self, made: Schedule | None) -> Schedule | None:
-        """``made`` as the tool runs it, if it can."""
+        """``made`` as run by the tool, if it can."""
         if made is None or self.tool is None:
             return made
         with suppress(ValueError):
@@ -139,7 +139,7 @@ class _GridSearch(Portfolio[GridPipeline]):
         return None
 
     def search(self, options: SearchOptions) -> None:
-        """weft's own search inside the best grids, or what of it the tool can run."""
+        """weft's own search inside the best grids, limited to schedules that the tool can run."""
         ranked = sorted((entry for entry in self.entries if entry.found is not None), key=lambda entry: entry.value)
         if not ranked:  # nothing fits an even cut
             ranked = sorted(self.entries, key=lambda entry: entry.of.grid.estimate)
@@ -168,18 +168,18 @@ class _GridSearch(Portfolio[GridPipeline]):
                 "bound_over_grids": self.bound, "not_all_listed": self.left_out,
                 "others": [{"title": entry.of.grid.degrees.title, "step": entry.value, "bound": entry.bound}
                            for entry in others]}
-        known = [[round(self.budget.elapsed, 3), found.makespan, found.makespan_bound]]  # what no search improved
+        known = [[round(self.budget.elapsed, 3), found.makespan, found.makespan_bound]]  # not improved by any search
         return found.with_solver(grid=grid, history=found.solver.get("history", known))
 
 
 def solve_grid(spec: Spec, options: SearchOptions, on_progress: Callable[[Progress], None] = lambda _: None,
                tool: Tool | None = None, solve: Solve = solve_case) -> Schedule:
-    """The schedule of the best grid's pipeline; ``solver["grid"]`` says which it is and what its step takes. Where no
-    degree is given, it says for few GPUs what groups of any size take. ``tool``: the one that must be able to run it,
-    and ``solve``: what finds the best that it can run of a pipeline.
+    """The schedule of the best grid's pipeline; ``solver["grid"]`` states the grid and its step time. If no degree is
+    given, it also states, for few GPUs, the time with groups of any size. ``tool``: the tool that must be able to run
+    it, and ``solve``: the function that finds a pipeline's best schedule that the tool can run.
 
-    Raises :class:`~weft.models.spec.spec.SpecError` for degrees that do not go together,
-    :class:`~weft.solver.feasibility.infeasible.Infeasible` where nothing fits, and ``ValueError`` for another objective
+    Raises :class:`~weft.models.spec.spec.SpecError` for incompatible degrees,
+    :class:`~weft.solver.feasibility.infeasible.Infeasible` if nothing fits, and ``ValueError`` for another objective
     than the makespan.
     """
     if options.objective != "makespan":
@@ -196,13 +196,13 @@ def solve_grid(spec: Spec, options: SearchOptions, on_progress: Callable[[Progre
         search.look()
         search.search(own)
     found = search.result()
-    if tool is None and "tools" not in found.solver:  # a known schedule that no search improved
+    if tool is None and "tools" not in found.solver:  # a known schedule, not improved by any search
         found = found.with_solver(**elsewhere(found, ()))
     return _beside_free_groups(found, spec, options) if is_free else found
 
 
 def labelled(of: GridPipeline, schedule: Schedule) -> Schedule:
-    """``schedule`` with what it says of its grid, on devices named after the GPUs they stand for."""
+    """``schedule`` with its grid's entries, on devices named after the GPUs they represent."""
     degrees, end = of.grid.degrees, of.end(schedule)
     stages = len(schedule.solver["layers_of_stage"])
     degrees = replace(degrees, virtual=stages // degrees.pipeline)
@@ -221,7 +221,7 @@ def labelled(of: GridPipeline, schedule: Schedule) -> Schedule:
 
 
 def _beside_free_groups(found: Schedule, spec: Spec, options: SearchOptions) -> Schedule:
-    """``found`` with what the best groups of any size take that are found in the time left, without the end of the
+    """``found`` with the time of the best groups of any size found in the remaining time, without the end of the
     step."""
     given = replace(options.limited(_FREE_SHARE), time_limit=options.left).restarted()
     try:
@@ -238,7 +238,7 @@ def _beside_free_groups(found: Schedule, spec: Spec, options: SearchOptions) -> 
 
 
 def _known(placement: CasePlacement, micro_batches: int) -> Schedule | None:
-    """The schedule that frameworks run; ``None`` where it does not fit."""
+    """The frameworks' schedule; ``None`` if it does not fit."""
     problem, name = placement.problem, _published(placement)
     with suppress(NotApplicable, Infeasible):
         orders = (orders_within_memory(problem, micro_batches) if name == "1f1b" else

@@ -1,4 +1,4 @@
-"""A source solved for any objective: a step by the search over placements, a latency by the search for latencies."""
+"""Solving a source for any objective: a step by the search over placements, a latency by the latency search."""
 
 from __future__ import annotations
 

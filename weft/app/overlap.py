@@ -1,11 +1,11 @@
-"""Collectives beside computation: a spec's placements with the options of their collectives, beside those without.
+"""Overlap of collectives with computation: a spec's placements with and without options for their collectives.
 
-First the placements without overlap, as ``weft solve`` searches them; then those that have options: the whole model on
-every GPU, and groups of GPUs that compute layers together, their micro-batches one by one or in pairs. Of these the
-ones with the least bounds are searched, as far as they may be better than the best schedule so far: each with all its
-options and, where that is better, without overlap too, so that no answer is worse than the one without on the same
-placement. Where an effort limits the search, the placements without overlap have all of it, as they would alone, and
-those with overlap as much again.
+The placements without overlap come first, as in ``weft solve``; then those with options: the whole model on every GPU,
+and groups of GPUs that compute layers together, their micro-batches one by one or in pairs. Of these, the ones with the
+least bounds are searched if they may improve on the best schedule so far: each with all its options and, if that is
+better, without overlap too, so that no answer is worse than the one without overlap on the same placement. If an effort
+limits the search, the placements without overlap get all of it, as they would alone, and those with overlap the same
+amount again.
 """
 
 from __future__ import annotations
@@ -38,25 +38,27 @@ from weft.solver.wide.problem import WideProblem
 if TYPE_CHECKING:
     from weft.app.lib.sources import MicroBatches, Source
 
-#: Shapes that are no placements, and why.
+#: Refused shapes, and the reasons.
 _Refused: TypeAlias = Sequence[tuple[str, str]]
 
-#: The share of the time for placements without overlap, and of what a placement gets for its answer without.
+#: The share of the time for placements without overlap, and the share of a placement's time for its answer without
+#: overlap.
 _PLAIN, _BARE = 0.4, 0.3
-#: With less than this share of the time left no other placement is begun.
+#: With less than this share of the time left, no other placement is started.
 _TOO_LITTLE = 0.1
-#: So many placements with options are searched; of the others their bound is told.
+#: Number of placements with options that are searched; for the others the bound is reported.
 _MOST = 4
 
 
 def solve_overlapped(source: Source, micro_batches: MicroBatches | None, options: SearchOptions,
                      on_progress: Callable[[Progress], None] = lambda _: None) -> Schedule:
-    """The best schedule of a spec, collectives beside computation where that is better.
+    """The best schedule of a spec, with collectives overlapping computation if that is better.
 
-    ``solver["overlap"]`` says what overlap brings: of the placement chosen the best ``without`` and ``with`` it, and
-    the ``bound``; or, as ``nothing``, why there is nothing to overlap.
+    ``solver["overlap"]`` states the gain: for the chosen placement the best ``without`` and ``with`` overlap, and the
+    ``bound``; or, as ``nothing``, the reason why there is nothing to overlap.
 
-    Raises ``ValueError`` for a source or an objective without overlap to search, and what :func:`weft.solve` does.
+    Raises ``ValueError`` for a source or an objective without overlap to search, and the exceptions of
+    :func:`weft.solve`.
     """
     spec = _spec(source, options)
     with options.preparing():
@@ -68,7 +70,7 @@ def solve_overlapped(source: Source, micro_batches: MicroBatches | None, options
 
 
 def _spec(source: Source, options: SearchOptions) -> Spec:
-    """What ``source`` is, where its collectives are known."""
+    """The spec of ``source``, if its collectives are known."""
     spec = read_source(source)
     if not isinstance(spec, Spec):
         raise ValueError(f"{spec.name}: overlap is for a model spec, whose collectives are known; in a block problem "
@@ -84,8 +86,8 @@ def _spec(source: Source, options: SearchOptions) -> Spec:
 
 
 def _case(spec: Spec, micro_batches: MicroBatches | None, options: SearchOptions) -> tuple[Case | None, _Refused]:
-    """The placements without options; where the model cannot be cut into stages, but be on every GPU, shapes and why
-    instead."""
+    """The placements without options; if the model can be replicated on every GPU but not cut into stages, the refused
+    shapes and reasons."""
     if set(spec.placement.shapes) == {"data"}:
         return None, ()
     try:
@@ -101,7 +103,7 @@ def _case(spec: Spec, micro_batches: MicroBatches | None, options: SearchOptions
 
 
 class _OverlapSearch(Portfolio[Any]):
-    """Placements looked at one after another, and what is known of each so far."""
+    """The placements searched one after another, and the current results of each."""
 
     def __init__(self, spec: Spec, case: Case | None, refused: _Refused, count: int, options: SearchOptions,
                  on_progress: Callable[[Progress], None]) -> None:
@@ -112,7 +114,7 @@ class _OverlapSearch(Portfolio[Any]):
         self.listing = Listing(spec, case, count, options.objective)
 
     def result(self) -> Schedule:
-        """The best schedule, with what overlap brings."""
+        """The best schedule, with the gain of overlap."""
         with self.options.preparing():
             may_find = self.listing.may_find
         self._look_at_plain(_PLAIN if may_find else 1.0)
@@ -133,7 +135,7 @@ class _OverlapSearch(Portfolio[Any]):
         return self.all_plain.found
 
     def _listed(self) -> list[OpenOverlap]:
-        """The placements with options, as far as there is time to list them; none after a stop."""
+        """The placements with options that can be listed in time; none after a stop."""
         if self.interrupted:
             return []
         queue: list[OpenOverlap] = []
@@ -157,7 +159,7 @@ class _OverlapSearch(Portfolio[Any]):
         self.take(self.all_plain, solve_case, self.case, limits)
 
     def _ranked(self, listed: list[OpenOverlap]) -> list[Candidate[OpenOverlap]]:
-        """The placements with options, the likely best first, by what those without came to."""
+        """The placements with options, the most promising first, judged by their results without options."""
         known = {_key(row): self._value_of(row) or row.bound for row in self._plain_rows()}
         told = [replace(entry, single=known.get(_single_of(entry))) for entry in listed]
         return [Candidate(entry, entry.least) for entry in sorted(told, key=lambda entry: entry.rank)]
@@ -165,8 +167,8 @@ class _OverlapSearch(Portfolio[Any]):
     # -- with options
 
     def _look_at(self, entry: Candidate[OpenOverlap], share: float) -> None:
-        """A placement with all its options and, where that is better than the best, without overlap too, for ``share``
-        of what is left."""
+        """Search a placement with all its options and, if that improves on the best, without overlap too, for ``share``
+        of the remaining time."""
         limits = self.options.limited(share)
         found = self._solved(entry, entry.of.placement.problem, limits, 1 - _BARE)
         if isinstance(found, Infeasible):
@@ -180,8 +182,8 @@ class _OverlapSearch(Portfolio[Any]):
                    nothing_fits=nothing_fits)
 
     def _bare(self, entry: Candidate[OpenOverlap], limits: SearchOptions) -> tuple[Schedule | None, bool]:
-        """The best schedule of the placement without overlap, none after a stop, and whether it is proven that nothing
-        fits without."""
+        """The best schedule of the placement without overlap, none after a stop, and whether it is proven that none
+        fits."""
         best, nothing_fits = None, not self.interrupted
         for options in () if self.interrupted else entry.of.placement.bare:
             found = self._solved(entry, entry.of.placement.problem.under(options), limits, _BARE)
@@ -192,7 +194,8 @@ class _OverlapSearch(Portfolio[Any]):
 
     def _solved(self, entry: Candidate[OpenOverlap], problem: WideProblem, limits: SearchOptions, share: float
                 ) -> Schedule | Infeasible:
-        """The best schedule of ``problem``, the placement's or one with fewer options, or why there is none."""
+        """The best schedule of ``problem``, the placement's or one with fewer options, or the reason why there is
+        none."""
         own = limits.limited(share)
         try:
             found = solve_wide(problem, entry.of.run, objective=self.objective, on_progress=self.heard(entry),
@@ -211,7 +214,7 @@ class _OverlapSearch(Portfolio[Any]):
 
     def _take(self, entry: Candidate[OpenOverlap], found: Schedule, bare: Schedule | None, *,
               nothing_fits: bool) -> None:
-        """``found``, judged, which is better than the best; and what overlap brings there."""
+        """Record ``found``, judged and better than the best; and the gain of overlap."""
         of = entry.of
         faults = [*violations(found), *violations_of_choice(found, of.placement.problem)]
         if faults:
@@ -228,12 +231,12 @@ class _OverlapSearch(Portfolio[Any]):
         self.follow(entry)
 
     def _found_plain(self, entry: OpenOverlap) -> float | None:
-        """What the placement came to among those without options."""
+        """The placement's result among those without options."""
         found = [self._value_of(row) for row in self._plain_rows() if _key(row) == _single_of(entry)]
         return min((value for value in found if value is not None), default=None)
 
     def _value_of(self, row: Searched) -> float | None:
-        """What a placement without options came to, of what is searched for: rows have makespans."""
+        """The objective value of a placement without options: rows have makespans."""
         if self.objective == "makespan" or self.plain is None:
             return row.makespan
         return self.plain.value if (row.placement, row.cut) == self._plain_chosen else None
@@ -274,7 +277,7 @@ class _OverlapSearch(Portfolio[Any]):
             **choice(rows, self.refused, self.best, None), **({"interrupted": True} if self.interrupted else {}))
 
     def _plain_rows(self) -> list[Searched]:
-        """What is told of the placements without options."""
+        """The report on the placements without options."""
         if self.plain is None or self.case is None:
             return []
         return told_rows(self.plain, (*self.case.placements, *self.case.whole_model)[0],
@@ -282,7 +285,7 @@ class _OverlapSearch(Portfolio[Any]):
 
     @property
     def _plain_chosen(self) -> tuple[str, tuple[int, ...]] | None:
-        """The key of the best placement without options, where there are several."""
+        """The key of the best placement without options, if there are several."""
         told = None if self.plain is None else self.plain.solver.get("alternatives")
         if not isinstance(told, list):
             return next(((row.placement, row.cut) for row in self._plain_rows()), None)
@@ -290,7 +293,7 @@ class _OverlapSearch(Portfolio[Any]):
 
 
 def _key(row: Searched) -> tuple[str, tuple[int, ...]]:
-    """The title and the cut; of the whole model on every GPU however its gradients are summed."""
+    """The title and the cut; for the whole model on every GPU independent of its gradient sums."""
     title = row.placement
     return (WHOLE_MODEL if title.startswith(f"{WHOLE_MODEL}, ") else title), row.cut
 

@@ -1,7 +1,7 @@
-"""Which transports carry tensors on this machine: two ranks that try each, and what is told of it.
+"""The transports that work on this machine: two ranks test each, and the results are reported.
 
-On a CPU all transports are tried in one pair of processes, in turns with torch's RPC. On GPUs each has a pair of its
-own: what ends a process there says nothing of the others.
+On a CPU all transports are tested in one pair of processes, alternating with torch's RPC. On GPUs each has its own pair
+of processes, so that a crash does not affect the others.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from weft.runtime.transports.one_host.shared_memory import can_share
 from weft.text.tables import table_of
 from weft.text.units import bytes_text, shown_time
 
-#: Bytes of the messages that are sent and timed.
+#: Sizes in bytes of the timed messages.
 SIZES = (4096, 2**20, 2**24)
 ON_CPU, ON_GPUS = ("gloo", "gloo:sockets", "shared"), ("nccl", "shared", "symmetric")
-#: Seconds that a pair of ranks may take.
+#: Time limit of a pair of ranks in seconds.
 _PATIENCE = 200.0
 
 
@@ -36,9 +36,10 @@ _PATIENCE = 200.0
 class TransportTried:
     """A transport between stages on ``device`` (``"cpu"`` or ``"cuda"``), or torch's RPC.
 
-    ``fault``: what went wrong, or why it could not be used; empty if all came as it was sent. ``expected``: whether it
-    should work here; ``missing``, if not, what this machine lacks. ``seconds``: by bytes, the median of a call (a
-    message and a byte back); ``seconds_unknown``, the same with messages whose shape the plan does not know.
+    ``fault``: the error, or the reason why it could not be used; empty if all messages arrived intact. ``expected``:
+    whether it should work here; ``missing``, if not, the machine's missing feature. ``seconds``: by bytes, the median
+    of a call (a message and a byte back); ``seconds_unknown``, the same with messages whose shape is unknown to the
+    plan.
     """
 
     name: str
@@ -50,12 +51,12 @@ class TransportTried:
 
     @property
     def works(self) -> bool:
-        """Whether all came as it was sent."""
+        """Whether all messages arrived intact."""
         return not self.fault and not self.missing
 
     @property
     def fails(self) -> bool:
-        """Whether it should work here and does not."""
+        """Whether it should work here but does not."""
         return bool(self.fault) and not self.missing and self.name != RPC
 
     def to_json(self) -> dict[str, Any]:
@@ -67,7 +68,7 @@ class TransportTried:
 
 @dataclass(frozen=True, slots=True)
 class Transports(Tabular):
-    """What was tried on this machine, with messages of ``sizes`` bytes; ``gpus``: how many it has, of ``wanted``."""
+    """The tests on this machine, with messages of ``sizes`` bytes; ``gpus``: its number of GPUs, of ``wanted``."""
 
     tried: tuple[TransportTried, ...]
     sizes: tuple[int, ...]
@@ -76,12 +77,12 @@ class Transports(Tabular):
 
     @property
     def good(self) -> bool:
-        """Whether all that should work does."""
+        """Whether every transport that should work does."""
         return not any(tried.fails for tried in self.tried)
 
     @property
     def unchecked(self) -> list[str]:
-        """One sentence for each transport that this machine cannot have."""
+        """One sentence for each transport unavailable on this machine."""
         return [f"{tried.name} between GPUs was not checked: {tried.missing}" if tried.device == "cuda" else
                 f"{tried.name} was not checked: {tried.missing}" for tried in self.tried if tried.missing]
 
@@ -91,7 +92,7 @@ class Transports(Tabular):
                 "transports": [tried.to_json() for tried in self.tried], "unchecked": self.unchecked}
 
     def table(self) -> RenderableType:
-        """Each transport with its times beside RPC's, for people."""
+        """Each transport with its times beside RPC's."""
         texts = ("transport", "on", "works")
         table = table_of("Transports between two ranks of this machine: a message, and a byte back", (
             *texts, *map(bytes_text, self.sizes), "bandwidth"), texts, box=None)
@@ -110,7 +111,7 @@ class Transports(Tabular):
 
 def try_transports(gpus: int = 2, sizes: Sequence[int] = SIZES) -> Transports:
     """Try every transport between two ranks: on the CPU, and on up to ``gpus`` GPUs (0: none). Raises ``ValueError``
-    for sizes that no message can have."""
+    for invalid message sizes."""
     if not sizes or min(sizes) < 1:
         raise ValueError(f"sizes is {list(sizes)}, it must be bytes of at least one message")
     sizes = tuple(dict.fromkeys(sizes))
@@ -126,7 +127,7 @@ def try_transports(gpus: int = 2, sizes: Sequence[int] = SIZES) -> Transports:
 
 
 def _lacks(name: str, gpus: int, wanted: int) -> str:
-    """What this machine lacks for transport ``name`` between GPUs."""
+    """The machine's missing requirements for transport ``name`` between GPUs."""
     needed = 1 if name == "shared" or (name == "nccl" and nccl_shares_gpus()) else 2
     if wanted < needed:
         return f"--gpus is {wanted}, it needs {needed}"
@@ -142,7 +143,7 @@ def _lacks(name: str, gpus: int, wanted: int) -> str:
 
 
 def _pair(device: str, names: Sequence[str], sizes: Sequence[int]) -> list[TransportTried]:
-    """What two ranks say of ``names``."""
+    """The reports of two ranks on ``names``."""
     with tempfile.TemporaryDirectory() as folder:
         ended = launch_local(2, [sys.executable, "-m", "weft.runtime.measure.transport_check", folder, device,
                                  ",".join(names), ",".join(map(str, sizes))], timeout=_PATIENCE)
@@ -154,7 +155,7 @@ def _pair(device: str, names: Sequence[str], sizes: Sequence[int]) -> list[Trans
         else:
             seconds[said["size"]] = said["seconds"]
     end = _end(ended)
-    if end:  # whoever was under way did not work, and nobody after it was tried
+    if end:  # the running transport failed, and the later ones were not tried
         left = [name for name in names if name not in faults]
         faults.update({name: end if name == left[0] else f"not tried, since {left[0]} ended the ranks"
                        for name in left})
@@ -167,7 +168,7 @@ def _pair(device: str, names: Sequence[str], sizes: Sequence[int]) -> list[Trans
 
 
 def _said(output: str) -> Iterator[dict[str, Any]]:
-    """The lines of rank 0 that are its own: libraries write beside them, and who is killed ends in the middle of one.
+    """Rank 0's own lines: libraries write others, and a killed rank may end within a line.
     """
     for line in output.splitlines():
         with suppress(ValueError):
@@ -177,7 +178,7 @@ def _said(output: str) -> Iterator[dict[str, Any]]:
 
 
 def _end(ended: Sequence[Ended]) -> str:
-    """Why the ranks ended, if not well: the last that one of them said, or how it was ended."""
+    """The reason for a failed run: a timeout, the last line of a rank, or its exit status."""
     if not any(end.code for end in ended):
         return ""
     first = min((end for end in ended if end.code), key=lambda end: end.seconds)

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def unroll(schedule: Schedule | PathLike, micro_batches: int) -> Schedule:
-    """A solved schedule for another number of micro-batches: whole periods put in or taken out, no search.
+    """A solved schedule for another number of micro-batches: inserts or removes whole periods, without a search.
 
-    Raises ``ValueError`` if it has no repetend, or too few micro-batches are asked for.
+    Raises ``ValueError`` without a repetend, or for too few micro-batches.
     """
     from weft.solver.step.stretch import unroll as stretch
 

@@ -1,7 +1,7 @@
-"""The command line: parses, runs one of :mod:`weft.cli.commands`, and makes exit statuses and sentences of errors.
+"""The command line: parses, runs one of :mod:`weft.cli.commands`, and converts errors to exit statuses and sentences.
 
-Each command is a thin face of the function of :mod:`weft` with the same name. Only the module of the command that is
-called is imported.
+Each command is a thin wrapper of the function of :mod:`weft` with the same name. Only the called command's module is
+imported.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from weft.text.version import VERSION
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status. Errors a user can mend are one sentence on standard error, and so are
-    those that nobody has foreseen. Without ``arguments`` those of the process are taken, which ends afterwards."""
+    """Run one command; returns the exit status. User errors and unexpected errors are one sentence on standard error.
+    Without ``arguments`` the process's own are used, and the process ends afterwards."""
     began = process_start() if arguments is None else time.monotonic()
-    for stream in (sys.stdout, sys.stderr):  # a terminal may not know every character that a name has
+    for stream in (sys.stdout, sys.stderr):  # a terminal may not support every character of a name
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if arguments is None:
                 end_with(status)
             return status
-    except KeyboardInterrupt:  # in the last moment: nothing was held, or it would not have been raised
+    except KeyboardInterrupt:  # at the last moment: nothing was held, or it would not have been raised
         return INTERRUPTED
 
 
@@ -57,19 +57,19 @@ def _run(arguments: Sequence[str] | None, release: Callable[[], None]) -> int:
         return _fail(INTERRUPTED, "interrupted")
     except Exception as error:
         if isinstance(error, BrokenPipeError) and error.filename is None:
-            # Whoever read our output has had enough; Python would complain again when it flushes at exit.
-            with contextlib.suppress(OSError, ValueError):  # what a test reads from has no file
+            # The reader closed our output; Python would complain again when it flushes at exit.
+            with contextlib.suppress(OSError, ValueError):  # a test's stream has no file
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return GOOD
         status, sentence = _sentence(error, name)
-        # Where a stop cuts a search short, "nothing was found" says nothing of what there is.
+        # If a stop cut the search short, "nothing was found" does not mean that nothing exists.
         return _fail(INTERRUPTED if STOP.requested and status == NO else status, sentence)
 
 
 def _parsed(arguments: Sequence[str] | None) -> tuple[Command, argparse.Namespace]:
-    """The command that ``arguments`` (without: those of the process) call, and its options.
+    """The command called by ``arguments`` (default: those of the process), and its options.
 
-    Raises ``SystemExit`` where help was called for, or for bad usage, after a sentence on standard error.
+    Raises ``SystemExit`` if help was requested, or for bad usage, after a sentence on standard error.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     found = command(given[0]) if given else None
@@ -87,7 +87,7 @@ def _parsed(arguments: Sequence[str] | None) -> tuple[Command, argparse.Namespac
 
 
 def _overview() -> str:
-    """Every command in one line: 24 lines of 80 columns, a screen."""
+    """Every command on one line: 24 lines of 80 columns, one screen."""
     lines = ["weft COMMAND ... searches for schedules. Options, examples: weft COMMAND --help"]
     for title, names in GROUPS.items():
         lines += [f"{'' if i else title:9}{name:12}{summary(name)}" for i, name in enumerate(names)]
@@ -105,7 +105,7 @@ def _no_command(name: str) -> str:
 
 
 def _sentence(error: Exception, command: str) -> tuple[int, str]:
-    """The exit status and the sentence that ``error`` is for the user of ``command``."""
+    """The exit status and the sentence of ``error`` for the user of ``command``."""
     if isinstance(error, FOREIGN) or is_said(error):
         if isinstance(error, OSError):
             name = f"{error.filename}: " if error.filename else ""

@@ -1,4 +1,4 @@
-"""What a picture of it looks like: a schedule, the search for it, or a trade-off.
+"""Pictures of a schedule, of the search for it, or of a trade-off.
 
 In come schedules and the numbers of sweeps and latencies, as plain data; out comes a file (``.html``, ``.svg``,
 ``.png``) or an Altair chart for a notebook. A schedule has one lane per GPU, memory under it, and a second schedule

@@ -1,4 +1,4 @@
-"""The time axis: which times are drawn, and where a long schedule's middle is cut out."""
+"""The time axis: the times drawn, with the middle of a long schedule cut out."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ CUT_PIXELS = 26
 
 @dataclass(frozen=True)
 class TimeAxis:
-    """Maps times to places on an axis of ``width`` pixels. ``parts`` are the drawn ``(from, to)``, in time order.
+    """Maps times to positions on an axis of ``width`` pixels. ``parts`` are the drawn ``(from, to)``, in time order.
 
-    Places are times of the first part; later parts are moved left so that ``cut`` stands between two parts.
+    Positions are times of the first part; later parts are shifted left so that ``cut`` separates two parts.
     """
 
     parts: tuple[tuple[float, float], ...]
@@ -39,7 +39,7 @@ class TimeAxis:
 
     @property
     def domain(self) -> tuple[float, float]:
-        """First and last place."""
+        """First and last position."""
         start = self.parts[0][0]
         return start, start + self.width * self.per_pixel
 
@@ -52,19 +52,19 @@ class TimeAxis:
             yield start, end, shift
 
     def cuts(self) -> list[tuple[float, float]]:
-        """Places ``(from, to)`` of the gaps between parts."""
+        """Positions ``(from, to)`` of the gaps between parts."""
         edges = [(start - shift, end - shift) for start, end, shift in self.shifts()]
         return [(before[1], after[0]) for before, after in pairwise(edges)]
 
     def clip(self, start: float, end: float) -> Iterator[tuple[float, float]]:
-        """The places of what is drawn of the time from ``start`` to ``end``."""
+        """The positions of the drawn part of the time from ``start`` to ``end``."""
         for first, last, shift in self.shifts():
             low, high = max(start, first), min(end, last)
             if low < high:
                 yield low - shift, high - shift
 
     def place(self, time: float) -> float | None:
-        """Where ``time`` is drawn, ``None`` where it is cut out."""
+        """The position of ``time``, ``None`` if it is cut out."""
         slack = self.per_pixel / 100
         for first, last, shift in self.shifts():
             if first - slack <= time <= last + slack:
@@ -76,7 +76,7 @@ class TimeAxis:
         return (place - self.domain[0]) / self.per_pixel
 
     def ticks(self, unit: Unit) -> list[tuple[float, str]]:
-        """Round times that are drawn, as ``(place, label in unit)``."""
+        """The round times drawn, as ``(position, label in unit)``."""
         rough = self._drawn / unit.size / max(4, self.width / 90)
         magnitude = 10.0 ** math.floor(math.log10(rough))
         step = next(m * magnitude for m in (1, 2, 5, 10) if m * magnitude >= rough * 0.999)

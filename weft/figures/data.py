@@ -1,8 +1,8 @@
-"""What is drawn, as plain rows: boxes, memory steps, phases.
+"""The drawn data as plain rows: boxes, memory steps, phases.
 
-Places are those of a :class:`~weft.figures.axis.TimeAxis`, heights are pixels from the top of the picture.
+Positions are those of a :class:`~weft.figures.axis.TimeAxis`, heights are pixels from the top of the picture.
 
-The sheet a picture is laid out on: what every layer will hold, gathered panel by panel.
+The sheet of a picture: the contents of every layer, gathered panel by panel.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from weft.solver.problem import Number
 from weft.solver.schedule import Operation, Schedule
 from weft.text.units import TEXT, Unit, name_text
 
-#: What one mark of a picture is drawn from: Vega's fields by name.
+#: The data of one mark of a picture: Vega's fields by name.
 Record: TypeAlias = dict[str, Any]
 
 #: Below this many pixels a box has no outline: it would cover the box.
@@ -39,13 +39,13 @@ class MeasuredRun:
 
     @property
     def end(self) -> float:
-        """When the last operation ended."""
+        """The end of the last operation."""
         return max((operation.end for row in self.rows for operation in row), default=0.0)
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A schedule and what its picture needs to know. Memory in the problem's unit; ``None`` = unlimited."""
+    """A schedule and the additional data of its picture. Memory in the problem's unit; ``None`` = unlimited."""
 
     schedule: Schedule
     static: tuple[Number, ...]
@@ -53,47 +53,48 @@ class Subject:
 
     @cached_property
     def names(self) -> Names:
-        """What its operations are called."""
+        """The names of its operations."""
         return Names(self.schedule)
 
     @cached_property
     def chunks(self) -> tuple[int, ...]:
-        """Per block, which chunk of the model it belongs to on its devices; where there are several jobs, what tells
-        apart is which of them it belongs to, and all are chunk 0."""
+        """Per block, its chunk of the model on its devices; with several jobs, blocks are distinguished by job, and all
+        are chunk 0."""
         problem = self.schedule.problem
         return (0,) * len(problem.blocks) if len(self.names.jobs) > 1 else chunk_of_block(problem, self.names.wide)
 
     @cached_property
     def own(self) -> tuple[int, ...]:
-        """The devices that are no lanes."""
+        """The devices other than lanes."""
         return tuple(d for d, device in enumerate(self.schedule.problem.devices) if device.lane_of is None)
 
     @cached_property
     def peaks(self) -> tuple[Number, ...]:
-        """Per device, the highest level including what is always there."""
+        """Per device, the highest level including static memory."""
         return tuple(base + peak for base, peak in zip(self.static, self.schedule.peak_memory, strict=True))
 
     def kind(self, block: int) -> str:
-        """The class of its colour."""
+        """Its colour class."""
         return kind_label(self.schedule.problem.blocks[block].kind, self.chunks[block], self.names.job(block))
 
     @property
     def name(self) -> str:
-        """Who made the schedule; baselines go by the name their authors gave them."""
+        """The schedule's origin; baselines have the names given by their authors."""
         name = str(self.schedule.solver.get("name", "schedule"))
         return BASELINES[name].title if name in BASELINES else name_text(name)
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceBand:
-    """Where the boxes of a device, which may be a lane of another, go: ``top`` and ``bottom`` in pixels."""
+    """The vertical extent of the boxes of a device, which may be a lane of another: ``top`` and ``bottom`` in
+    pixels."""
 
     top: float
     bottom: float
 
 
 def subject(schedule: Schedule) -> Subject:
-    """Read off what ``schedule`` says of memory. Raises ``ValueError`` if it contradicts its problem."""
+    """Read the memory entries of ``schedule``. Raises ``ValueError`` if they contradict its problem."""
     devices = schedule.problem.devices
     capacities = [device.memory for device in devices]
     stated = schedule.solver.get("static_memory")
@@ -164,10 +165,9 @@ def boxes(
     shown: Subject, rows: Sequence[Sequence[Operation]], lanes: Sequence[DeviceBand], axis: TimeAxis,
     units: tuple[Unit, Unit], *, pale: bool = False, hover: bool = True,
 ) -> list[Record]:
-    """A row for every box of ``rows`` (operations per device) that the axis shows.
+    """A row for every box of ``rows`` (operations per device) visible on the axis.
 
-    ``pale`` is for a plan beside what was measured, ``units`` are for time and memory, ``hover`` adds what a tooltip
-    shows.
+    ``pale`` is for a plan beside its measurement, ``units`` are for time and memory, ``hover`` adds tooltips.
     """
     problem, names = shown.schedule.problem, shown.names
     result = []
@@ -203,8 +203,8 @@ def boxes(
 def numbers(drawn: Sequence[Record], axis: TimeAxis, height: float) -> list[Record]:
     """The micro-batch numbers of ``drawn`` boxes, ``height`` pixels high: those that fit, all in one size.
 
-    The size is the largest in which nearly all fit. Where too few fit even in the smallest, there are none: single
-    numbers among bare boxes tell nothing.
+    The size is the largest in which nearly all fit. If too few fit even in the smallest, there are none: isolated
+    numbers are not informative.
     """
     def fits(row: Record, size: float) -> bool:
         return bool((row["x2"] - row["x"]) / axis.per_pixel >= text_width(str(row["micro-batch"]), size) + 2.5)
@@ -228,7 +228,8 @@ def _change(change: Number, workspace: Number, unit: Unit) -> str:
 
 
 def memory_steps(shown: Subject, device: int, axis: TimeAxis) -> list[list[tuple[float, float, float, float]]]:
-    """Per drawn part of the axis, the ``(place, end place, level, time)`` steps of a device's memory, with the base."""
+    """Per drawn part of the axis, the ``(position, end position, level, time)`` steps of a device's memory, with the
+    base."""
     profile = shown.schedule.memory_profile(device)
     ends = [time for time, _ in profile[1:]] + [shown.schedule.makespan]
     parts: dict[float, list[tuple[float, float, float, float]]] = {shift: [] for _, _, shift in axis.shifts()}
@@ -244,7 +245,7 @@ def memory_steps(shown: Subject, device: int, axis: TimeAxis) -> list[list[tuple
 
 
 def repetend_span(schedule: Schedule) -> tuple[float, float] | None:
-    """From when to when every device repeats its row, ``None`` without a steady state.
+    """The interval in which every device repeats its row, ``None`` without a steady state.
 
     A device repeats while the operation one period further on is the same block, one period's micro-batches later.
     """
@@ -276,7 +277,7 @@ def _longest_repeat(row: Sequence[Operation], length: int, micro_batches: int) -
     return stretch
 
 
-#: Pixels of the time axis: at the usual 96 per inch, ten inches, which a page in landscape holds.
+#: Pixels of the time axis: at the usual 96 per inch, ten inches, which fit on a landscape page.
 WIDTH = 960
 
 
@@ -301,7 +302,7 @@ class Heights:
 
 
 def heights_for(devices: int, memory: bool) -> Heights:
-    """Many devices get low lanes; more than 32 leave no room to label their memory."""
+    """With many devices lanes are low; with more than 32 there is no room to label their memory."""
     heights = (Heights(20, 24, 10, 11) if devices <= 8 else Heights(15, 15, 7, 10) if devices <= 16
                else Heights(12, 10, 5, 9) if devices <= 32 else Heights(8, 7, 3, 8))
     return heights if memory else Heights(heights.lane, 0, heights.space / 2, heights.label)
@@ -334,5 +335,5 @@ class Sheet:
 
     def line(self, x: float, y: float, x2: float, y2: float, *, colour: str = INK, width: float = 1.0,
              dash: Sequence[float] = ()) -> None:
-        """A straight line; ``x`` and ``x2`` are places on the axis."""
+        """A straight line; ``x`` and ``x2`` are positions on the axis."""
         self.rules.append({"x": x, "y": y, "x2": x2, "y2": y2, "colour": colour, "width": width, "dash": list(dash)})

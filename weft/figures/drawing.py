@@ -1,8 +1,8 @@
-"""A schedule, or the search for it, drawn: into a file, or as an Altair chart for a notebook.
+"""Drawing of a schedule, or of the search for it: into a file, or as an Altair chart for a notebook.
 
 Altair is loaded on the first call.
 
-How a search went: best makespan and proven bound over time, as two step lines with the gap between them shaded.
+The history of a search: best makespan and proven bound over time, as two step lines with the gap between them shaded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from weft.runtime.plan.timeline import Timeline
 
 
-#: Which times to draw: ``(from, to)`` in the problem's time unit, everything, or what stays legible.
+#: The times to draw: ``(from, to)`` in the problem's time unit, everything, or the legible part.
 Window: TypeAlias = tuple[float, float] | Literal["auto", "all"]
 
 
@@ -40,8 +40,8 @@ def draw(
 ) -> None:
     """Draw ``schedule`` into ``path``: ``.html`` (offline, details on hover), ``.svg`` or ``.png``.
 
-    The arguments are those of :func:`chart`. Raises ``ValueError`` for another ending or arguments that do not fit
-    together, and ``OSError`` if the file cannot be written; in both cases no half file is left behind.
+    The arguments are those of :func:`chart`. Raises ``ValueError`` for another ending or incompatible arguments, and
+    ``OSError`` if the file cannot be written; in both cases no partial file is left behind.
     """
     from weft.figures.picture import build
 
@@ -61,22 +61,22 @@ def chart(
     """The Altair chart of ``schedule``.
 
     ``baseline`` is drawn above it on the same time axis; it may come from another placement, but must use the same
-    time unit. ``measured`` is what a run of ``schedule`` took: a :class:`~weft.runtime.plan.timeline.Timeline`, or
+    time unit. ``measured`` has the times of a run of ``schedule``: a :class:`~weft.runtime.plan.timeline.Timeline`, or
     entries of
     ``block`` (name or index), ``micro_batch``, ``rank`` (index of the device), ``start``, ``end`` in the problem's time
     unit, as tuples in this order or as objects with these attributes or keys. It is drawn under the plan and starts
     at 0 with its first entry.
 
-    ``window`` limits the picture to some times. ``"auto"`` draws all of a schedule whose boxes can be told apart, and
-    otherwise its beginning and its end; the subtitle then says so.
+    ``window`` limits the picture to some times. ``"auto"`` draws the whole schedule if its boxes can be distinguished,
+    and otherwise its beginning and its end, as noted in the subtitle.
 
-    Memory is shown with its capacity. Where ``schedule.solver`` states ``static_memory`` (weights and optimizer state
-    per device, in the memory unit), it forms the ground on which activations stand, and the cap is the sum, or
-    ``gpu_memory`` (a number or one per device) where that is stated too.
+    Memory is shown with its capacity. If ``schedule.solver`` states ``static_memory`` (weights and optimizer state per
+    device, in the memory unit), it is the baseline of the activations, and the cap is the sum, or ``gpu_memory`` (a
+    number or one per device) if that is stated too.
 
     ``critical`` outlines the operations on the critical path of ``schedule`` and joins them where it changes devices.
 
-    Raises ``ValueError`` for arguments that do not fit together.
+    Raises ``ValueError`` for incompatible arguments.
     """
     from weft.figures.picture import build
 
@@ -95,19 +95,19 @@ def draw_curve(schedule: Schedule, path: str | os.PathLike[str], *, title: str |
 BEST, BOUND, GAP = "#0072B2", "#9b1535", "#dde6ee"
 WIDTH, HEIGHT = 720, 320
 
-#: The search's first event is drawn no earlier than this many seconds: a log axis has no 0.
+#: The earliest drawn time of the search's first event in seconds: a log axis has no 0.
 EARLIEST = 1e-3
 #: Beyond this ratio of last to first event the time axis is logarithmic.
 WIDE = 20.0
 
 
 def build(schedule: Schedule, *, title: str | None, hover: bool) -> alt.LayerChart:
-    """The curve of ``schedule``'s history. Raises ``ValueError`` where it has none, or one that means nothing."""
+    """The curve of ``schedule``'s history. Raises ``ValueError`` if it has none, or an invalid one."""
     history = _history(schedule)
     unit = time_unit(schedule.problem, history[-1][1])
     end = max(_seconds(schedule), history[-1][0])
     events = [(max(elapsed, EARLIEST), best / unit.size, bound / unit.size) for elapsed, best, bound in history]
-    end = max(end, events[-1][0] * 1.05)  # so that the last event is seen
+    end = max(end, events[-1][0] * 1.05)  # so that the last event is visible
     tables = ChartData()
     layers = _layers(events, end, unit, tables, hover=hover)
     named = title or f"{schedule.problem.name}, {schedule.micro_batches} micro-batches: how the search went"
@@ -180,7 +180,7 @@ def _gap(best: float, bound: float) -> str:
 
 
 def _improvements(rows: list[Record]) -> list[Record]:
-    """Where the best makespan fell, the first time included."""
+    """The events at which the best makespan fell, including the first."""
     return [rows[0], *(later for earlier, later in pairwise(rows) if later["best"] < earlier["best"])]
 
 
@@ -189,7 +189,8 @@ def _ends(last: Record, unit: Unit) -> tuple[str, ...]:
 
 
 def _labels(last: Record, unit: Unit, per_pixel: float) -> Iterator[tuple[str, str, str, float]]:
-    """The last values, to be written right of the lines: text, field, colour, and how far down to keep them apart."""
+    """The last values, written to the right of the lines: text, field, colour, and the downward offset that separates
+    them."""
     apart = max(0.0, 14 - (last["best"] - last["bound"]) / per_pixel) / 2
     best, bound = _ends(last, unit)
     yield best, "best", BEST, -apart

@@ -1,4 +1,4 @@
-"""What every picture has around its marks: data by name, axes, a heading; and how it comes into a file."""
+"""Common parts of all pictures: data by name, axes, a heading; and writing them to a file."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from weft.text.units import TEXT, name_text
 
 _Channel = TypeVar("_Channel", alt.X, alt.Y)
 
-#: What an HTML page may do: run what it holds (Vega compiles expressions), show and save images made from it.
+#: The permissions of an HTML page: run its own code (Vega compiles expressions), show and save images made from it.
 POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:"
-#: Characters that a heading is cut to.
+#: Maximum characters of a heading.
 TITLE = 400
 
 
 class ChartData:
-    """A picture's data, by name. Layers refer to them, so that Altair neither copies nor checks (nor limits) them row
-    by row every time a layer changes hands."""
+    """A picture's data, by name. Layers refer to them, so that Altair does not copy, check or limit them row by row
+    whenever a layer is passed on."""
 
     def __init__(self) -> None:
         self.rows: dict[str, list[Record]] = {}
@@ -44,27 +44,28 @@ def axis_of(title: str, **options: Any) -> alt.Axis:
 
 
 def along(channel: type[_Channel], field: str, domain: Sequence[float], title: str | None = None) -> _Channel:
-    """Numbers of ``field`` from one end of ``domain`` to the other, with an axis where it is given a ``title``."""
+    """Numbers of ``field`` from one end of ``domain`` to the other, with an axis if ``title`` is given."""
     found: _Channel = channel(f"{field}:Q", scale=alt.Scale(domain=list(domain), nice=False, zero=False))
     return found if title is None else found.axis(axis_of(title))
 
 
 def with_room(values: Iterable[float]) -> tuple[float, float]:
-    """From the least to the most, with room for marks and labels at both ends."""
+    """The range from minimum to maximum, with room for marks and labels at both ends."""
     low, high = min(values := list(values)), max(values)
     room = 0.08 * ((high - low) or abs(high) or 1.0)
     return max(0.0, low - room), high + room
 
 
 def tips(fields: Mapping[str, str] | Sequence[str]) -> list[alt.Tooltip]:
-    """What the pointer shows: fields, each with its title if that is another."""
+    """Tooltips: fields, each with its title if that differs."""
     named = fields if isinstance(fields, Mapping) else dict(zip(fields, fields, strict=True))
     return [alt.Tooltip(f"{name}:N", title=title) for name, title in named.items()]
 
 
 def framed(layers: Sequence[Any], tables: ChartData, size: tuple[float, float], title: str, notes: Sequence[str]
            ) -> alt.LayerChart:
-    """The chart of ``layers``, the first below the later ones, of so many pixels' width and height, under its heading.
+    """The chart of ``layers``, the first below the later ones, of the given width and height in pixels, under its
+    heading.
     """
     below: dict[str, Any] = {"subtitle": list(notes), "subtitleColor": MUTED, "subtitleFontSize": 11,
                              "subtitlePadding": 4} if notes else {}
@@ -80,11 +81,11 @@ def framed(layers: Sequence[Any], tables: ChartData, size: tuple[float, float], 
 
 
 def to_file(path: str | os.PathLike[str], title: str, made: Callable[[bool], alt.LayerChart]) -> None:
-    """Write to ``path`` what ``made`` gives, which is told whether the pointer can show details: ``.html`` (offline),
-    ``.svg`` or ``.png``.
+    """Write to ``path`` the result of ``made``, whose argument says whether tooltips are supported: ``.html``
+    (offline), ``.svg`` or ``.png``.
 
-    Raises ``ValueError`` for another ending, and ``OSError`` if the file cannot be written; in both cases no half file
-    is left behind.
+    Raises ``ValueError`` for another ending, and ``OSError`` if the file cannot be written; in both cases no partial
+    file is left behind.
     """
     ending = ending_of(path)
     import vl_convert
@@ -104,8 +105,9 @@ def to_file(path: str | os.PathLike[str], title: str, made: Callable[[bool], alt
 
 
 def specification(chart: alt.LayerChart) -> dict[str, Any]:
-    """The Vega-Lite specification of ``chart``: checked by Altair, but for the data, which it checks row by row. Names
-    in it are cut, and what cannot be in a picture is replaced: the renderer ends the process where it meets it."""
+    """The Vega-Lite specification of ``chart``: checked by Altair, except for the data, which it would check row by
+    row. Names in it are shortened, and characters that cannot be drawn are replaced: the renderer would end the
+    process."""
     bare = chart.copy(deep=False)
     bare.datasets = alt.Undefined
     return {**_texts_shown(bare.to_dict()), "datasets": {
@@ -114,7 +116,7 @@ def specification(chart: alt.LayerChart) -> dict[str, Any]:
 
 
 def _texts_shown(part: Any) -> Any:
-    """The specification with all texts fit to be drawn; expressions, which are ours, stay as they are."""
+    """The specification with all texts drawable; expressions, which are weft's own, are unchanged."""
     if isinstance(part, dict):
         return {key: value if key == "labelExpr" else _texts_shown(value) for key, value in part.items()}
     if isinstance(part, list):
@@ -123,13 +125,13 @@ def _texts_shown(part: Any) -> Any:
 
 
 def _page(specified: dict[str, Any], title: str, script: str) -> str:
-    """A whole HTML page with ``script`` (Vega, Vega-Lite and Vega-Embed): it opens offline.
+    """A complete HTML page with ``script`` (Vega, Vega-Lite and Vega-Embed) that opens offline.
 
-    The page forbids itself any access to the network.
+    The page's policy forbids network access.
     """
     options = {"renderer": "svg",
                "actions": {"export": True, "source": False, "compiled": False, "editor": False}}
-    data = json.dumps(specified, ensure_ascii=False).replace("<", "\\u003c")  # a name may hold "</script>"
+    data = json.dumps(specified, ensure_ascii=False).replace("<", "\\u003c")  # a name may contain "</script>"
     script = script.replace("</script", "<\\/script")
     return f"""<!DOCTYPE html>
 <html lang="en">

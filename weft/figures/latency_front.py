@@ -28,7 +28,7 @@ def draw_latencies(serving: Serving, path: str | os.PathLike[str], *, title: str
 def latency_chart(serving: Serving, *, title: str | None = None, hover: bool = True) -> alt.LayerChart:
     """The Altair chart of ``serving``; ``hover`` adds tooltips."""
     unit, time_name = serving.time_unit, time_text(1.0, serving.time_unit)[1]
-    factor = 1e3 if unit == "s" else 1.0  # what time_text shows
+    factor = 1e3 if unit == "s" else 1.0  # as in time_text
     rows = [{"x": point.latency * factor, "bound": point.bound * factor, "y": point.throughput,
              "placement": point.placement or serving.name, "latency": f"{point.latency * factor:.6g} {time_name}",
              "lower bound": f"{point.bound * factor:.6g} {time_name}",

@@ -1,6 +1,6 @@
-"""From the rows of a sheet to Altair layers.
+"""Conversion of a sheet's rows to Altair layers.
 
-The critical path in a schedule's picture: outlines of what runs on it, lines where it goes on elsewhere.
+The critical path in a schedule's picture: outlines of its operations, lines where it continues on another device.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from weft.figures.frame import ChartData, axis_of, framed, tips
 from weft.figures.style import IDLE, INK
 from weft.solver.diagnose.critical_path import critical_path
 
-#: What the pointer shows over a box and over the memory strip: field of the row -> title.
+#: Tooltips of a box and of the memory strip: field of the row -> title.
 BOX_DETAILS = {"block": "block", "micro-batch": "micro-batch", "job": "job", "class": "class", "device": "device",
                "does": "kind", "start": "start", "end": "end", "duration": "duration", "memory": "memory change"}
 LEVEL_DETAILS = {"device": "device", "memory": "memory", "cap": "cap", "from": "from"}
@@ -25,8 +25,8 @@ LEVEL_DETAILS = {"device": "device", "memory": "memory", "cap": "cap", "from": "
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """Places ``domain`` on ``width`` pixels, heights 0 to ``height`` downwards, a colour per class, and the classes
-    that the legend names."""
+    """Positions ``domain`` on ``width`` pixels, heights 0 to ``height`` downwards, a colour per class, and the classes
+    in the legend."""
 
     domain: tuple[float, float]
     height: float
@@ -35,7 +35,7 @@ class Scales:
     legend: list[str]
 
     def x(self, field: str = "x:Q", **options: Any) -> alt.X:
-        """Horizontal position by place."""
+        """Horizontal position."""
         return alt.X(field, scale=alt.Scale(domain=list(self.domain), nice=False, zero=False), **options)
 
     def y(self) -> alt.Y:
@@ -113,7 +113,7 @@ def _boxes(scales: Scales, table: alt.Chart, *, faded: bool) -> alt.Chart:
 
 
 def _details(scales: Scales, table: alt.Chart, fields: dict[str, str]) -> alt.Chart:
-    """Invisible rectangles that show ``fields`` (with these titles) under the pointer."""
+    """Invisible rectangles with tooltips of ``fields`` (with these titles)."""
     rects: alt.Chart = _rects(scales, table).mark_rect(opacity=0)
     return rects.encode(tooltip=tips(fields))
 
@@ -134,7 +134,7 @@ def _rules(scales: Scales, table: alt.Chart) -> alt.Chart:
 
 
 def _texts(scales: Scales, tables: ChartData, rows: list[Record]) -> list[alt.Chart]:
-    """Labels at pixels of the picture; one layer per alignment, which no encoding can carry."""
+    """Labels at pixel positions; one layer per alignment, which cannot be encoded."""
     per_pixel = (scales.domain[1] - scales.domain[0]) / scales.width
     groups: dict[tuple[Literal["left", "center", "right"], bool], list[Record]] = {}
     for row in rows:
@@ -150,14 +150,14 @@ def _texts(scales: Scales, tables: ChartData, rows: list[Record]) -> list[alt.Ch
     ]
 
 
-#: Colour of the marks: black, which no box and no cap has.
+#: Colour of the marks: black, not used by boxes or caps.
 PATH = "#000000"
 
 
 def draw_path(sheet: Sheet, shown: Subject, lanes: Sequence[DeviceBand]) -> None:
     """Mark the critical path of ``shown`` on its ``lanes``, one a device."""
     problem = shown.schedule.problem
-    runs: list[tuple[tuple[int, ...], float, float]] = []  # devices, from, to: operations that join are one outline
+    runs: list[tuple[tuple[int, ...], float, float]] = []  # devices, from, to: adjacent operations share one outline
     for step in critical_path(shown.schedule).steps:
         if step.kind != "operation":
             continue

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT = 860, 470
 OWN = "weft"
-#: Okabe and Ito's colours (see :mod:`weft.figures.style`), without the black that is weft's.
+#: Okabe and Ito's colours (see :mod:`weft.figures.style`), without black, which is weft's.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C8C8C")
 _SHAPES = ("square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
 #: Areas of marks, for the least and the most work in a step.
 _SIZES = (45.0, 110.0)
-#: weft's marks are so much larger: known schedules that tie with it lie on them.
+#: The factor by which weft's marks are larger: tied known schedules are drawn on top of them.
 _OWN_SIZE = 1.8
 _LABEL = 10.0
 
@@ -68,7 +68,7 @@ class _Box(NamedTuple):
 
 @dataclass
 class _Sheet:
-    """What every layer will hold."""
+    """The contents of every layer."""
 
     sweep: Sweep
     hover: bool
@@ -98,7 +98,7 @@ class _Sheet:
                        on_front=id(row) in front)
         self._name_lines()
         label = ""
-        for row in sweep.front:  # what changes along the front, where it changes
+        for row in sweep.front:  # the values that change along the front, where they change
             if self._own_label(row) != label:
                 label = self._own_label(row)
                 self._name_point(row, label)
@@ -172,7 +172,7 @@ class _Sheet:
         return True
 
     def _name_lines(self) -> None:
-        """What a line's step does, at its right end; where two ends meet, the one with less work gives way."""
+        """The work of a line's step, at its right end; where two ends meet, the one with less work moves."""
         if len(self.works) == 1:
             return
         for work in reversed(self.works):
@@ -218,7 +218,7 @@ class _Sheet:
         stack.append(table("weft", self.marks).mark_point(shape="circle", filled=True, color=INK).encode(
             **at, size=alt.Size("size:Q", scale=None, legend=None),
             opacity=alt.Opacity("fade:Q", scale=None, legend=None), **self._tooltip()))
-        if self.others:  # above, so that a tie shows
+        if self.others:  # above, so that a tie is visible
             stack.append(self._known(table("known", self.others), at))
         for align in ("left", "center", "right"):
             rows = [text for text in self.texts if text["align"] == align]

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from weft.figures.data import WIDTH, Record, Sheet, Subject, memory_steps
 from weft.figures.style import CAP, MEMORY, MUTED, OVER, STATIC
 
-#: A cap this many times above the highest level is named, not drawn: on its scale the levels would be flat.
+#: A cap this many times above the highest level is labelled, not drawn: on its scale the levels would be flat.
 FAR_CAP = 6.0
 #: Levels are drawn up to this many times the highest cap: a schedule that needs far more would flatten the others.
 FAR_LEVEL = 1.5
 
 
 def top_level(panels: Sequence[Subject]) -> float:
-    """The level at the upper edge of every memory strip, in the problem's unit; 0 where nothing holds memory."""
+    """The level at the upper edge of every memory strip, in the problem's unit; 0 if no memory is used."""
     peak = float(max(max(panel.peaks) for panel in panels))
     caps = [float(cap) for panel in panels for cap in panel.caps if cap]
     highest = max(caps, default=0.0)
@@ -30,7 +30,7 @@ def draw_memory(sheet: Sheet, shown: Subject, device: int, top: float, bottom: f
 
     base, cap, peak = float(shown.static[device]), shown.caps[device], float(shown.peaks[device])
     over = cap is not None and peak > cap * (1 + 1e-9)
-    name = f"{top}"  # tells the areas of one strip from those of the others
+    name = f"{top}"  # distinguishes the areas of one strip from the others
     for part, steps in enumerate(memory_steps(shown, device, sheet.axis)):
         points = [(x, level) for x, _, level, _ in steps]
         points.append((steps[-1][1], steps[-1][2]))

@@ -52,7 +52,7 @@ BAND = 17.0
 LABEL = 24
 #: Pixels between a device's row and those of its lanes.
 ENGINE_GAP = 1.0
-#: Of longer lists of micro-batches only the first are named.
+#: Number of micro-batches named in a longer list.
 MOST_NAMED = 12
 
 
@@ -66,7 +66,7 @@ def build(
     hover: bool,
     critical: bool = False,
 ) -> alt.LayerChart:
-    """The chart; :func:`weft.figures.drawing.chart` says what the arguments mean. ``hover`` adds tooltips."""
+    """The chart; :func:`weft.figures.drawing.chart` documents the arguments. ``hover`` adds tooltips."""
     if not schedule.operations:
         raise ValueError("the schedule has no operations, there is nothing to draw")
     run = None if measured is None else read_measured(measured, schedule)
@@ -100,8 +100,8 @@ def build(
 
 
 def _panel(sheet: Sheet, shown: Subject, top: float, run: MeasuredRun | None, band: bool, critical: bool) -> float:
-    """Lay out one schedule from height ``top``; its lower end. ``band`` leaves room over the lanes for brackets,
-    ``critical`` marks the critical path."""
+    """Lay out one schedule from height ``top``; returns its lower end. ``band`` reserves room above the lanes for
+    brackets, ``critical`` marks the critical path."""
     schedule, heights = shown.schedule, sheet.heights
     sheet.text(shown.name, top + 8, 12, x=0, bold=True)
     sheet.text(_facts(shown, sheet.units[0], run), top + 8, 11, x=text_width(shown.name, 12, bold=True) + 14,
@@ -192,14 +192,14 @@ def _phases(sheet: Sheet, schedule: Schedule, y: float) -> None:
 
 
 def _makespans(sheet: Sheet, panels: Sequence[Subject], ends: Sequence[tuple[float, float, float]]) -> None:
-    """A vertical rule where each schedule ends, and between two of them what is saved."""
+    """A vertical rule at the end of each schedule, and the time saved between two of them."""
     bottom = ends[-1][2]
     places = [sheet.axis.place(makespan) for makespan, _, _ in ends]
     for shown, place, (makespan, top, own_bottom) in zip(panels, places, ends, strict=True):
         if place is None:
             continue
         sheet.line(place, top + 2, place, own_bottom)
-        if own_bottom < bottom:  # on through the lanes of the other schedule, not through its header
+        if own_bottom < bottom:  # through the lanes of the other schedule, not its header
             sheet.line(place, ends[-1][1] + HEADER, place, bottom, colour=MUTED, dash=(2, 3))
         label = sheet.units[0].show(makespan)
         head = text_width(shown.name, 12, bold=True) + 14 + text_width(_facts(shown, sheet.units[0], None), 11)
@@ -221,7 +221,7 @@ def _makespans(sheet: Sheet, panels: Sequence[Subject], ends: Sequence[tuple[flo
 
 
 def _saved(axis: TimeAxis, panels: Sequence[Subject]) -> tuple[float, float] | None:
-    """Places between which an arrow shows the time saved or lost; ``None`` where there is no room for it."""
+    """Positions between which an arrow shows the time saved or lost; ``None`` if there is no room for it."""
     places = [axis.place(panel.schedule.makespan) for panel in panels]
     low, high = places[0], places[-1]
     if low is None or high is None or abs(high - low) < 14 * axis.per_pixel:
@@ -230,7 +230,7 @@ def _saved(axis: TimeAxis, panels: Sequence[Subject]) -> tuple[float, float] | N
 
 
 def _cuts(sheet: Sheet, bottom: float) -> None:
-    """Dotted edges where the time axis leaves something out."""
+    """Dotted edges at the cuts of the time axis."""
     for start, end in sheet.axis.cuts():
         inset = 5 * sheet.axis.per_pixel
         for x in (start + inset, end - inset):
@@ -244,7 +244,7 @@ def _title(schedule: Schedule) -> str:
 
 
 def _notes(sheet: Sheet, panels: Sequence[Subject], longest: float, run: MeasuredRun | None) -> list[str]:
-    """What a reader has to be told to read the picture."""
+    """Notes needed to read the picture."""
     unit, notes = sheet.units[0], []
     parts = sheet.axis.parts
     if len(parts) > 1 or parts[0] != (0.0, longest):
@@ -273,7 +273,7 @@ def _notes(sheet: Sheet, panels: Sequence[Subject], longest: float, run: Measure
 
 
 def _classes(shown: Subject) -> list[str]:
-    """Which micro-batches are of which class, where they differ."""
+    """The class of each micro-batch, if they differ."""
     lines = []
     for job, row in shown.names.classes.items():
         of_class: dict[str | None, list[int]] = {}
@@ -298,7 +298,7 @@ def _assemble(sheet: Sheet, panels: Sequence[Subject], height: float, title: str
 
 
 def _colours(sheet: Sheet, panels: Sequence[Subject]) -> tuple[dict[str, str], list[str]]:
-    """Colour per class used in the picture, and the classes that the legend names."""
+    """Colour per class used in the picture, and the classes in the legend."""
     used = {row["kind"] for row in sheet.boxes} | {row["kind"] for row in sheet.areas}
     chunks = min(TINTS, 1 + max(max(panel.chunks) for panel in panels))
     colours: dict[str, str] = {}

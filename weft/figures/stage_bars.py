@@ -12,12 +12,12 @@ from weft.figures.frame import ChartData, axis_of, framed, to_file
 from weft.figures.style import INK, JOBS
 
 WIDTH, BAR = 680, 34
-#: Stages in the order in which they run; ``fused`` stands for the first three.
+#: Stages in execution order; ``fused`` replaces the first three.
 _ORDER = ("scatter", "apply_edge", "gather", "fused", "apply_vertex")
 
 
 def draw_stages(rows: Sequence[tuple[str, str, float, str]], path: str | os.PathLike[str], title: str) -> None:
-    """Draw ``rows``, each a layer, a stage, its seconds and what bounds it, to ``path``: ``.html``, ``.svg``, ``.png``.
+    """Draw ``rows``, each a layer, a stage, its seconds and its bound, to ``path``: ``.html``, ``.svg``, ``.png``.
 
     Raises ``ValueError`` for another ending, and ``OSError`` if the file cannot be written.
     """

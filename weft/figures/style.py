@@ -1,9 +1,9 @@
 """Colours and text widths of the pictures.
 
-The colours of block kinds are Okabe and Ito's ("Color Universal Design", 2008), which stay apart under the common
-forms of colour blindness. Later chunks of a model on the same GPU are lighter tints of the same colour.
+The colours of block kinds are Okabe and Ito's ("Color Universal Design", 2008), which stay distinguishable under the
+common forms of colour blindness. Later chunks of a model on the same GPU are lighter tints of the same colour.
 
-The files that pictures are written to.
+The file formats of pictures.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MEMORY = ("activations", "#a9b4c0")
 STATIC = ("weights + optimizer state", "#6f7f90")
 OVER = ("over the cap", CAP)
 
-#: Kind -> what the legend calls it, its colour; in legend order.
+#: Kind -> its legend label and colour; in legend order.
 KINDS: dict[BlockKind, tuple[str, str]] = {
     BlockKind.FORWARD: ("F forward", "#56B4E9"),
     BlockKind.BACKWARD: ("B backward", "#E69F00"),
@@ -34,13 +34,13 @@ KINDS: dict[BlockKind, tuple[str, str]] = {
     BlockKind.OTHER: ("O other", "#999999"),
 }
 
-#: More chunks than this share the lightest tint: further steps could not be told apart.
+#: Chunks beyond this number share the lightest tint: further steps would be indistinguishable.
 TINTS = 4
 
 
-#: Colours of jobs, which stay apart as those of kinds do; further ones begin again.
+#: Colours of jobs, distinguishable like those of kinds; further jobs reuse them.
 JOBS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-#: How much lighter than its job's colour a kind is.
+#: The factor by which a kind is lighter than its job's colour.
 LIGHTER: dict[BlockKind, float] = {
     BlockKind.FORWARD: 0.55, BlockKind.BACKWARD: 0.1, BlockKind.INPUT_GRAD: 0.1, BlockKind.WEIGHT_GRAD: 0.32,
     BlockKind.RECOMPUTE: 0.68, BlockKind.COLLECTIVE: 0.76, BlockKind.OTHER: 0.84,
@@ -48,7 +48,7 @@ LIGHTER: dict[BlockKind, float] = {
 
 
 def kind_label(kind: BlockKind, chunk: int, job: str | None = None) -> str:
-    """The legend entry (chunk 0) or colour class (later chunks) of a block, of a job where there are several."""
+    """The legend entry (chunk 0) or colour class (later chunks) of a block, with its job if there are several."""
     label = KINDS[kind][0] if job is None else f"{job}: {KINDS[kind][0]}"
     return label if chunk == 0 else f"{label}, chunk {chunk + 1}"
 
@@ -64,16 +64,17 @@ def tint(colour: str, chunk: int, chunks: int) -> str:
 
 
 def lighter(colour: str, share: float) -> str:
-    """``colour`` (``#rrggbb``), that share of the way to white."""
+    """``colour`` (``#rrggbb``), mixed with white by the given share."""
     parts = (int(colour[i:i + 2], 16) for i in (1, 3, 5))
     return "#" + "".join(f"{round(part + (255 - part) * share):02x}" for part in parts)
 
 
 def chunk_of_block(problem: Problem, same: Callable[[int], int] = lambda block: block) -> tuple[int, ...]:
-    """Per block, the how-manieth of its kind it is on its devices: in model order, so backward ones count from the end.
+    """Per block, its index among blocks of its kind on its devices: in model order, so backward ones count from the
+    end.
 
-    Blocks on other sets of devices are counted apart, so that one that spans all GPUs is no chunk of any of them.
-    Blocks for which ``same`` gives one number are copies of one, for other micro-batches.
+    Blocks on other sets of devices are counted separately, so that one that spans all GPUs is not a chunk of any of
+    them. Blocks with equal ``same`` are copies of one, for other micro-batches.
     """
     chunks = [0] * len(problem.blocks)
     seen: dict[tuple[tuple[int, ...], BlockKind], list[int]] = {}
@@ -90,17 +91,17 @@ def chunk_of_block(problem: Problem, same: Callable[[int], int] = lambda block: 
 
 
 def text_width(text: str, size: float, bold: bool = False) -> float:
-    """About how many pixels ``text`` takes at font size ``size``: what decides whether a label fits."""
+    """The approximate width of ``text`` in pixels at font size ``size``, which decides whether a label fits."""
     narrow = sum(character in " .,:;|ilIfjt'()" for character in text)
     return size * ((len(text) - narrow) * 0.58 + narrow * 0.31) * (1.07 if bold else 1.0)
 
 
 def joined(parts: Sequence[str]) -> str:
-    """``parts`` as one line, the empty ones left out."""
+    """``parts`` as one line, without empty ones."""
     return "  ·  ".join(part for part in parts if part)
 
 
-#: The endings that a picture may have.
+#: The supported endings of pictures.
 FORMATS = (".html", ".svg", ".png")
 
 

@@ -1,4 +1,5 @@
-"""The picture of a training whose costs change: the time of a step, the best possible and the best single plan's."""
+"""The picture of a training run whose costs change: the time of a step, the best possible and the best single
+plan's."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ WIDTH, HEIGHT = 680, 320
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Steps ``first`` to ``last - 1``: seconds of each under the plan that runs (``title``), under the best of all, and
+    """Steps ``first`` to ``last - 1``: seconds of each under the running plan (``title``), under the best of all, and
     under the best single plan (``None``: there is none)."""
 
     first: int

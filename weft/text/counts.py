@@ -1,6 +1,6 @@
-"""How many micro-batches and devices there are, in words.
+"""Numbers of micro-batches and devices in words.
 
-Options in words: which were taken, and what each of the others would cost.
+Options in words: those taken, and the cost of each of the others.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from weft.solver.wide.run import Run
 
 
-#: What a micro-batch of a schedule is, where it is none of the spec's.
+#: The meaning of a schedule's micro-batch, if it is not one of the spec's.
 _UNITS: Mapping[object, str] = {"step": "step", "pair": "pair of micro-batches"}
 
 
 def micro_batches_text(schedule: Schedule) -> str:
-    """``"8 micro-batches"``; of each job and class, where there are several."""
+    """``"8 micro-batches"``; for each job and class, if there are several."""
     if schedule.rounds is None:
         return _counted(schedule.micro_batches, unit_text(schedule))
     return run_text(schedule.rounds.run)
 
 
 def run_text(run: Run) -> str:
-    """The micro-batches of each job, by class, and in how many rounds."""
+    """The micro-batches of each job, by class, and the number of rounds."""
     jobs = []
     for job, classes in run.classes.items():
         counted = Counter(classes)
@@ -40,21 +40,21 @@ def run_text(run: Run) -> str:
 
 
 def choices_text(schedule: Schedule) -> str:
-    """The options taken, and over how many assignments its bound holds."""
+    """The options taken, and the number of assignments covered by the bound."""
     taken = assignment_title(schedule.choices)
     count = schedule.solver.get("assignments")
     return taken + (f"; bound over all {count} assignments" if isinstance(count, int) else "")
 
 
 def unit_text(schedule: Schedule) -> str:
-    """What a period is the time of."""
+    """The unit whose time a period is."""
     if schedule.rounds is not None:
         return "round"
     return _UNITS.get(schedule.solver.get("unit"), "micro-batch")
 
 
 def devices_text(problem: Problem) -> str:
-    """``"4 devices"``, lanes beside."""
+    """``"4 devices"``, and lanes."""
     lanes = sum(device.lane_of is not None for device in problem.devices)
     return _counted(len(problem.devices) - lanes, "device") + (f" and {_counted(lanes, 'lane')}" if lanes else "")
 
@@ -67,7 +67,7 @@ def _counted(number: int, what: str) -> str:
 
 
 def taken_text(choices: Mapping[str, str]) -> str:
-    """Which option of each choice was taken, those with one option together: ``recompute: gpu1, gpu3; keep: gpu2``."""
+    """The option taken for each choice, grouped by option: ``recompute: gpu1, gpu3; keep: gpu2``."""
     by_option: dict[str, list[str]] = {}
     for choice, option in choices.items():
         by_option.setdefault(option, []).append(choice)
@@ -75,12 +75,12 @@ def taken_text(choices: Mapping[str, str]) -> str:
 
 
 def assignment_title(choices: Mapping[str, str]) -> str:
-    """The options taken, as a placement's title has them."""
+    """The options taken, for a placement's title."""
     return ", ".join(f"{choice} {option}" for choice, option in choices.items())
 
 
 def option_lines(schedule: Schedule) -> list[str]:
-    """The options that were taken, and for each other one what is proven of schedules with it and what was found."""
+    """The options taken, and for each other one the proven bound on schedules with it and the best found."""
     if not schedule.choices:
         return []
     lines = [f"Options taken: {taken_text(schedule.choices)}."]
@@ -104,7 +104,7 @@ def _cost(schedule: Schedule, bound: Any, makespan: Any) -> str:
 
 
 def _against(schedule: Schedule, value: float) -> str:
-    """``value``, and by how much it is above the schedule's; below it a bound says nothing."""
+    """``value``, and its excess over the schedule's; a bound below that is not informative."""
     shown = time_unit(schedule.problem, 10 * abs(value)).show(value, 5)
     base = schedule.value
     share = value / base - 1 if 0 < base < float("inf") else 0.0

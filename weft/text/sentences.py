@@ -1,4 +1,4 @@
-"""What an explanation says, in words: lengths, idle time, periods, memory and what changes would give."""
+"""An explanation in words: lengths, idle time, periods, memory and the gains of changes."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ _COLUMNS: Mapping[Cause, str] = {
     "warm_up": "warm-up", "dependency": "results", "transfer": "transfers", "device": "other devices",
     "memory": "memory", "order": "order", "cool_down": "cool-down"}
 
-#: A chain of blocks longer than this is told by its beginning and its end.
+#: A chain of blocks longer than this is shown by its beginning and its end.
 _MOST_NAMES = 12
 
-#: More devices than this are told by the busiest and the idlest of them.
+#: With more devices than this only the busiest and the idlest are shown.
 _MOST_ROWS, _BUSIEST = 16, 6
 
-#: Of longer lists only the beginning is told.
+#: Longer lists are cut to this length.
 _MOST_PARTS = 6
 
-#: Smaller shares (of idle time, of gains) are told as none.
+#: Smaller shares (of idle time, of gains) count as none.
 _NOTHING = 5e-4
 
 
 def capital(sentence: str) -> str:
-    """``sentence`` with a capital at its beginning, unless a name stands there."""
+    """``sentence`` with a capital first letter, unless it begins with a name."""
     return sentence[0].upper() + sentence[1:] if sentence.startswith("no ") else sentence
 
 
 def length(schedule: Schedule, path: CriticalPath) -> list[str]:
-    """How long the schedule takes and what that hangs on."""
+    """The schedule's length and its causes."""
     problem = schedule.problem
     one = "no schedule of this placement" if schedule.solver.get("covered") else "no schedule"
     proof = (f"{one} is shorter (proven)" if schedule.gap == 0 else "no lower bound is known"
@@ -76,7 +76,7 @@ def length(schedule: Schedule, path: CriticalPath) -> list[str]:
 
 
 def idle(schedule: Schedule, devices: Sequence[DeviceIdle]) -> list[str]:
-    """Where the idle time is and what it waits for."""
+    """The location of idle time and its causes."""
     problem, makespan = schedule.problem, schedule.makespan
     whole = makespan * len(devices)
     if not whole:
@@ -137,7 +137,7 @@ def _order_wait(schedule: Schedule, entry: DeviceIdle, gap: Gap) -> str:
 
 
 def period(schedule: Schedule, cycle: CriticalCycle | None, held: Sequence[InFlight]) -> list[str]:
-    """What sets the period."""
+    """The causes of the period."""
     problem, named = schedule.problem, Names(schedule)
     if cycle is None:
         best = period_of(schedule)
@@ -150,7 +150,7 @@ def period(schedule: Schedule, cycle: CriticalCycle | None, held: Sequence[InFli
     if all(turn.reason == "link" for turn in cycle.waits):
         return [start + "A link is busy 100 % of each period: nothing but faster or fewer transfers on it shorten it."]
     names = [named.block(turn.source) for turn in cycle.waits]
-    names = [name for i, name in enumerate(names) if name != names[i - 1]]  # a transfer goes by its producer
+    names = [name for i, name in enumerate(names) if name != names[i - 1]]  # a transfer is named by its producer
     if len(names) > _MOST_NAMES:
         names = [*names[:_MOST_NAMES // 2], f"... ({len(names) - _MOST_NAMES} more)", *names[-_MOST_NAMES // 2:]]
     chain = " -> ".join([*names, names[0]])
@@ -178,7 +178,7 @@ def period(schedule: Schedule, cycle: CriticalCycle | None, held: Sequence[InFli
 
 
 def flight(problem: Problem, held: Sequence[InFlight], wanted: int) -> str:
-    """Whether so many micro-batches fit in flight at once."""
+    """Whether the given number of micro-batches fits in flight at once."""
     short = [entry for entry in held if entry.most is not None and entry.most < wanted]
     if not short:
         return f"All devices' memory holds {wanted} micro-batches at once."
@@ -194,7 +194,7 @@ def flight(problem: Problem, held: Sequence[InFlight], wanted: int) -> str:
 
 
 def gains(schedule: Schedule, found: WhatIf) -> list[str]:
-    """What each change would give, against the same schedule searched on with the same effort."""
+    """The gain of each change, against the same schedule after a further search of the same effort."""
     problem, base = schedule.problem, found.unchanged
     lines = [f"What if (against {_time(problem, base.makespan)}"
              + (", which the same search makes of this schedule as it is" if base.makespan < schedule.makespan else "")
@@ -258,5 +258,5 @@ def _place(problem: Problem, devices: Sequence[int]) -> str:
 
 
 def _some(parts: Sequence[str]) -> list[str]:
-    """``parts``, or the first of them and how many more there are."""
+    """``parts``, or the first of them and the number of the others."""
     return [*parts] if len(parts) <= _MOST_PARTS else [*parts[:_MOST_PARTS - 1], f"{len(parts) - _MOST_PARTS + 1} more"]

@@ -1,7 +1,7 @@
-"""Tables of :mod:`rich` as plain text: names cut short, and in narrow terminals without frames, their headings stacked
-and, where their columns are too many, as several tables that begin with the same column.
+"""Tables of :mod:`rich` as plain text: with shortened names, and in narrow terminals without frames, with stacked
+headings and, if there are too many columns, as several tables that begin with the same column.
 
-Points of a trade-off that no other point beats, for tables and pictures alike.
+Non-dominated points of a trade-off, for tables and pictures.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 #: Characters of a line under a table.
 _LINE = 600
 
-#: Columns of a terminal below which tables are set narrowly, and those that a text needs at least there.
+#: Columns of a terminal below which tables are set narrowly, and the minimum columns of a text there.
 _NARROW, _LEAST_TEXT = 100, 10
 
 
 def console(file: TextIO | None = None, width: int | None = None, *, plain: bool = False) -> Console:
-    """A console to print tables on that takes names as they are: ``[x]`` and ``:x:`` in them mean nothing."""
+    """A console for tables that prints names literally, without interpreting ``[x]`` and ``:x:``."""
     from rich.console import Console
 
     class Shortened(Console):
@@ -39,7 +39,7 @@ def console(file: TextIO | None = None, width: int | None = None, *, plain: bool
 
 
 def _shortened(part: Any) -> Any:
-    """``part`` with names in it as long as people read them."""
+    """``part`` with its names shortened."""
     from rich.console import Group
     from rich.table import Table
 
@@ -54,7 +54,7 @@ def _shortened(part: Any) -> Any:
 
 
 def _narrow(part: Any, width: int) -> Iterator[Any]:
-    """``part`` as it fits ``width`` columns: a table's columns in as many tables as they need."""
+    """``part`` fitted to ``width`` columns: a table's columns in as many tables as necessary."""
     from rich import box
     from rich.console import Group
     from rich.table import Table
@@ -85,7 +85,7 @@ def _narrow(part: Any, width: int) -> Iterator[Any]:
 
 
 def _in_chunks(columns: list[Column], width: int) -> list[list[Column]]:
-    """``columns`` in the order they stand in, as few lists as fit ``width``, each led by the first column."""
+    """``columns`` in order, in as few lists as fit ``width``, each beginning with the first column."""
     first, rest = columns[0], columns[1:]
     chunks, used = [[first]], _width(first)
     for column in rest:
@@ -99,7 +99,7 @@ def _in_chunks(columns: list[Column], width: int) -> list[list[Column]]:
 
 
 def _width(column: Column) -> int:
-    """Characters that a column needs: its numbers whole, its texts and headings broken between words."""
+    """The width of a column in characters: numbers unbroken, texts and headings broken between words."""
     cells = [str(cell) for cell in column.cells]
     words = max((len(word) for word in str(column.header).split()), default=1)
     longest = max(map(len, cells), default=1)
@@ -112,8 +112,7 @@ def _lines(text: str) -> str:
 
 def table_of(title: str, headings: Iterable[str], left: Collection[str] = (), caption: str | None = None,
              **options: Any) -> Table:
-    """A table to be filled, with texts in the columns ``left`` and numbers in the others; one with a caption stands out
-    by its title."""
+    """An empty table, with texts in the columns ``left`` and numbers in the others; a caption makes the title bold."""
     from rich.table import Table
 
     table = Table(title=title, caption=caption, title_justify="left", caption_justify="left",
@@ -124,17 +123,17 @@ def table_of(title: str, headings: Iterable[str], left: Collection[str] = (), ca
 
 
 def table_text(table: RenderableType, width: int = 140) -> str:
-    """What a terminal of ``width`` columns without colours would show, without the end of its last line."""
+    """The output on a terminal of ``width`` columns without colours, without the final newline."""
     out = io.StringIO()
     console(out, width, plain=True).print(table)
     return out.getvalue().rstrip()
 
 
 def non_dominated(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Which of ``(memory, throughput)`` no other point beats, by rising memory.
+    """The non-dominated ``(memory, throughput)`` points, by rising memory.
 
-    A point beats another if it has no more memory and no less throughput, and is better in one of the two; equal
-    points do not beat each other.
+    A point dominates another if it has no more memory and no less throughput, and is better in one of the two; equal
+    points do not dominate each other.
     """
     front: list[int] = []
     for i in sorted(range(len(points)), key=lambda i: (points[i][0], -points[i][1])):

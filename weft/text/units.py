@@ -1,4 +1,4 @@
-"""Numbers as people read them: seconds as ms, bytes as GiB, other units as they are; and names, however long."""
+"""Readable numbers: seconds as ms, bytes as GiB, other units unchanged; and names of any length."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from weft.solver.problem import Number, Problem
 
-#: Characters that a name (a device, a block) and a longer text (a title, a cell) are cut to where people read them.
+#: Maximum displayed characters of a name (a device, a block) and of a longer text (a title, a cell).
 NAME, TEXT = 60, 300
 
-#: What no terminal and no XML (SVG) may get: control characters, halves of surrogate pairs, and two that are none.
+#: Characters not allowed in terminals and XML (SVG): control characters, halves of surrogate pairs, and two
+#: noncharacters.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 def name_text(name: str, most: int = NAME) -> str:
-    """``name`` in ``most`` characters at most, the middle left out, and with a sign for each that cannot be shown."""
+    """``name`` in at most ``most`` characters, with the middle omitted, and a sign for each unprintable one."""
     if len(name) > most:
         name = f"{name[:most // 2]}…{name[len(name) - (most - 1 - most // 2):]}"
     return _UNPRINTABLE.sub("\ufffd", name)
@@ -54,8 +55,8 @@ _MOST_NUMBERS = 8
 
 
 def each_text(amounts: Sequence[Number], unit: str, names: Sequence[str] | None = None) -> str:
-    """What each device has, in ``unit``'s unit for people, which is not said: ``4.1 6.1``; of many ``4.1 to 6.1, median
-    5.0``. ``names``: of the devices, and then each number has its unit and what follows a comma."""
+    """Each device's amount, in the display unit of ``unit``, which is omitted: ``4.1 6.1``; for many ``4.1 to 6.1,
+    median 5.0``. ``names``: of the devices; then each number has its unit, and items are separated by commas."""
     one = None if names is None or unit != "B" else _memory_unit(unit, max(amounts))
 
     def text_of(amount: Number) -> tuple[str, str]:
@@ -89,7 +90,7 @@ def bytes_text(amount: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What numbers are shown in: ``value / size`` followed by ``name``."""
+    """A display unit: ``value / size`` followed by ``name``."""
 
     name: str
     size: float
@@ -100,14 +101,14 @@ class Unit:
 
 
 def time_unit(problem: Problem, longest: float) -> Unit:
-    """Seconds become ms or µs where they are small; any other unit stays as it is."""
+    """Small seconds become ms or µs; other units are unchanged."""
     if problem.time_unit != "s":
         return Unit(problem.time_unit, 1)
     return Unit("s", 1) if longest >= 10 else Unit("ms", 1e-3) if longest >= 1e-3 else Unit("µs", 1e-6)
 
 
 def memory_unit(problem: Problem, highest: float) -> Unit:
-    """Bytes become GiB, or MiB, KiB where they are few; any other unit stays as it is."""
+    """Bytes become GiB, MiB or KiB; other units are unchanged."""
     return _memory_unit(problem.memory_unit, highest)
 
 

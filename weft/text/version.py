@@ -1,6 +1,6 @@
-"""Which weft this is. It stands below everything, so that the front door and its commands can say it alike."""
+"""weft's version. It is below everything else, so that the front door and its commands can share it."""
 
 from __future__ import annotations
 
-#: The packaging reads it from here, too.
+#: Also read by the packaging.
 VERSION = "0.1.0"

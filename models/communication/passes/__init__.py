@@ -1,5 +1,5 @@
-"""What rewrites a program of computation and communication and keeps its values: a pass to a file.
+"""Passes that rewrite a program of computation and communication and preserve its values: one file each.
 
 Each is a function from a program to a program. It raises
-:class:`~weft.models.communication.program.CommunicationError` with one sentence where it is not legal.
+:class:`~weft.models.communication.program.CommunicationError` with one sentence if it is illegal.
 """

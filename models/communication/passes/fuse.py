@@ -1,4 +1,4 @@
-"""Several stages as one: one launch, and what goes from one to the next is never written to memory."""
+"""Fusion of several stages: one launch, and intermediate tensors are never written to memory."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from weft.models.communication.rebuilding import detour, is_needed, rebuilt, req
 
 
 def fuse(program: CommunicationProgram, stages: Iterable[str] | str, name: str | None = None) -> CommunicationProgram:
-    """``program`` with ``stages`` as one stage of kind ``fused``, called ``name`` (theirs joined by +).
+    """``program`` with ``stages`` as one stage of kind ``fused``, named ``name`` (by default theirs joined by +).
 
-    Raises :class:`~weft.models.communication.program.CommunicationError` where an output depends on one of them not,
-    where the set is not convex (a path leaves it and comes back: the fused stage would wait for itself), and for stages
-    of several pipeline groups without the send between them.
+    Raises :class:`~weft.models.communication.program.CommunicationError` if no output depends on one of them, if the
+    set is not convex (a path leaves it and returns: the fused stage would wait for itself), and for stages of several
+    pipeline groups without the send between them.
     """
     chosen = require_fusable(program, stages)
     names = {stage.name for stage in chosen}
@@ -29,7 +29,7 @@ def fuse(program: CommunicationProgram, stages: Iterable[str] | str, name: str |
 
 
 def require_fusable(program: CommunicationProgram, stages: Iterable[str]) -> list[ProgramStage]:
-    """The stages of these names in the program's order. Raises as :func:`fuse` where they cannot be one."""
+    """The stages of these names in the program's order. Raises as :func:`fuse` if they cannot be fused."""
     chosen = require_free(program, stages, "fuse")
     if len(chosen) < 2:
         raise CommunicationError("fuse: at least two stages make one")

@@ -1,4 +1,4 @@
-"""A chain of stages in chunks: the communication of a chunk runs beside the computation of the next."""
+"""A chain of stages in chunks: the communication of a chunk overlaps the computation of the next."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from weft.models.communication.rebuilding import detour, in_order, require_free
 def overlap(program: CommunicationProgram, stages: Iterable[str] | str, chunks: int) -> CommunicationProgram:
     """``program`` with the chain ``stages`` in ``chunks``: every stage's chunks run in the same order.
 
-    Of the axes that the chain can be cut along, the first is taken. Raises
-    :class:`~weft.models.communication.program.CommunicationError` for stages that are no chain, for one that needs its
-    input whole, for a number that divides no axis, and for two
+    The first possible axis of the chain is used. Raises :class:`~weft.models.communication.program.CommunicationError`
+    for stages that are not a chain, for one that needs its input whole, for a number that divides no axis, and for two
     chains that wait for each other.
     """
     named = list(stages)
@@ -26,7 +25,7 @@ def overlap(program: CommunicationProgram, stages: Iterable[str] | str, chunks: 
 
 
 def overlaps(program: CommunicationProgram, stages: Sequence[str], chunks: int) -> Iterator[Overlap]:
-    """The ways to run a chain in chunks, an axis each. Raises as :func:`overlap` does where there is none."""
+    """The ways to run a chain in chunks, one for each axis. Raises as :func:`overlap` if there is none."""
     chain = require_free(program, stages, "overlap")
     if chunks < 1:
         raise CommunicationError(f"overlap: {chunks} chunks are too few, one is the whole")

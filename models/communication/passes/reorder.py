@@ -1,4 +1,4 @@
-"""Computation behind an all-gather runs before it, on the slices; what comes out is gathered where it is read whole."""
+"""Computation after an all-gather moves before it, onto the slices; its result is gathered where it is read whole."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _MOVED = ("matmul", "pointwise", "norm", "dropout", "cast", "update", "slice", "
 
 
 def reorder(program: CommunicationProgram, stages: Iterable[str] | str, gather: str) -> CommunicationProgram:
-    """``program`` with ``stages``, which read what the all-gather ``gather`` makes, computed on slices before it.
+    """``program`` with ``stages``, which read the output of the all-gather ``gather``, computed on slices before it.
 
-    Replicated operands of theirs are sliced first, unless they are broadcast along the cut. What others read, or is an
-    output, is gathered; ``gather`` itself goes where nothing reads it any more. A stage that reads tensors of the
-    gathered one's shape alone (a norm of the weights) may be among ``stages`` too. Raises
-    :class:`~weft.models.communication.program.CommunicationError` for a local operand, for a stage that is not behind
-    the gather, and for one that a slice is not enough for.
+    Their replicated operands are sliced first, unless they are broadcast along the cut. Outputs, and tensors read by
+    others, are gathered; ``gather`` itself is removed if it has no readers left. A stage that reads only tensors of the
+    gathered one's shape (a norm of the weights) may be among ``stages`` too. Raises
+    :class:`~weft.models.communication.program.CommunicationError` for a local operand, for a stage not after the
+    gather, and for one that needs more than a slice.
     """
     (first,) = require_free(program, [gather], "reorder")
     if first.kind != "all_gather":
@@ -37,7 +37,7 @@ def reorder(program: CommunicationProgram, stages: Iterable[str] | str, gather: 
 
 
 class _Moving:
-    """``parts``: the slice of each tensor that is computed on slices, by the tensor; ``tensors`` with these."""
+    """``parts``: by tensor, the slice of each tensor computed on slices; ``tensors`` includes these."""
 
     def __init__(self, old: CommunicationProgram, gather: ProgramStage, moved: list[ProgramStage]) -> None:
         self.old, self.gather, self.moved = old, gather, moved
@@ -45,8 +45,8 @@ class _Moving:
         self.parts = {gather.outputs[0]: gather.inputs[0]}
         self.made: list[ProgramStage] = []
         self.computed: set[str] = set()
-        self.passed: set[str] = set()  # gathers of what is now taken as it was before them
-        self.stood_for: set[str] = set()  # slices of what is now made in slices
+        self.passed: set[str] = set()  # gathers whose slices are now used directly
+        self.stood_for: set[str] = set()  # slices of tensors now made in slices
 
     def program(self) -> CommunicationProgram:
         for stage in self.moved:
@@ -67,7 +67,7 @@ class _Moving:
             if not behind & set(stage.inputs):
                 self._beside(stage)
             else:
-                self.made.append(stage)  # it reads nothing but numbers that are whole on every rank, as norms are
+                self.made.append(stage)  # it reads only scalars that are whole on every rank, such as norms
             return
         if stage.kind == "slice" and stage.attributes["axis"] == self.tensors[self.parts[stage.inputs[0]]].axis:
             raise CommunicationError(f"reorder: the stage {stage.name!r} slices what {self.gather.name!r} gathers: "
@@ -84,7 +84,7 @@ class _Moving:
                                      "of it means nothing")
 
     def _beside(self, stage: ProgramStage) -> None:
-        """A stage that reads no gathered tensor, but ones of its shape: slices of these will do."""
+        """A stage that reads no gathered tensor, but only tensors of its shape: slices of these suffice."""
         whole = self.tensors[self.gather.outputs[0]]
         given = [self.tensors[name] for name in stage.inputs]
         if any(tensor.shape != whole.shape or tensor.layout != "replicated" or tensor.group != whole.group
@@ -115,7 +115,7 @@ class _Moving:
         self.made.append(sliced)
 
     def _slice_others(self, stage: ProgramStage) -> None:
-        """Whatever operand extends along the cut is sliced, too."""
+        """Slice every operand that extends along the cut."""
         shape = self.old.tensors[stage.outputs[0]].shape
         name = next(name for name in stage.inputs if name in self.parts)
         cut = self.tensors[self.parts[name]]

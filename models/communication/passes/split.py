@@ -1,6 +1,6 @@
 """An all-reduce becomes a reduce-scatter and an all-gather, or a reduce and a broadcast.
 
-A replicated tensor that is only read in slices is held in slices: 1/N of its bytes, and no gather of it.
+A replicated tensor that is only read in slices is stored in slices: 1/N of its bytes, without a gather.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from weft.models.communication.rebuilding import gathering, part_made, rebuilt, 
 
 def split(program: CommunicationProgram, stage: str, axis: int | None = None, *,
           into: Literal["reduce_scatter", "reduce"] = "reduce_scatter") -> CommunicationProgram:
-    """``program`` with the all-reduce ``stage`` in two steps; the first bears its name.
+    """``program`` with the all-reduce ``stage`` in two steps; the first keeps its name.
 
-    A reduce-scatter cuts along ``axis`` (``None``: flattened), and ``gather(NAME)`` puts the slices together. Raises
-    :class:`~weft.models.communication.program.CommunicationError` for a stage that is no all-reduce, and an axis that
-    the ranks do not divide.
+    A reduce-scatter cuts along ``axis`` (``None``: flattened), and ``gather(NAME)`` assembles the slices. Raises
+    :class:`~weft.models.communication.program.CommunicationError` for a stage other than an all-reduce, and an axis not
+    divisible by the ranks.
     """
     (whole,) = require_free(program, [stage], "split")
     if whole.kind != "all_reduce":
@@ -42,10 +42,10 @@ def split(program: CommunicationProgram, stage: str, axis: int | None = None, *,
 
 
 def as_slice(program: CommunicationProgram, tensor: str) -> CommunicationProgram:
-    """``program`` with the input, parameter or state ``tensor`` sliced, as all its readers slice it.
+    """``program`` with the input, parameter or state ``tensor`` sliced in the same way as by all its readers.
 
-    Where it is updated, the gather of its new value goes, and the slice is carried to the next step. Raises
-    :class:`~weft.models.communication.program.CommunicationError` where something reads it, or its new value, whole.
+    If it is updated, the gather of its new value is removed, and the slice is carried to the next step. Raises
+    :class:`~weft.models.communication.program.CommunicationError` if a stage reads it, or its new value, whole.
     """
     found = program.tensors.get(tensor)
     if found is None or found.source == "stage" or found.layout != "replicated":
@@ -64,7 +64,7 @@ def as_slice(program: CommunicationProgram, tensor: str) -> CommunicationProgram
 
 
 def _cut(program: CommunicationProgram, tensor: str) -> tuple[int | None, list[ProgramStage]]:
-    """Where all readers cut a tensor, and the stages that do."""
+    """The common cut of a tensor by all readers, and their stages."""
     readers = [program.stage(name) for name in program.readers[tensor]]
     whole = [stage.name for stage in readers if stage.kind != "slice"]
     if whole or tensor in program.outputs:
@@ -81,7 +81,7 @@ def _cut(program: CommunicationProgram, tensor: str) -> tuple[int | None, list[P
 
 
 def _gather(program: CommunicationProgram, made: str, axis: int | None) -> ProgramStage:
-    """The gather of a tensor's new value, which nothing needs."""
+    """The gather of a tensor's new value, which is not needed."""
     gather = program.by_name.get(program.producer.get(made, ""))
     if gather is None or gather.kind != "all_gather" or program.tensors[gather.inputs[0]].axis != axis:
         raise CommunicationError(f"as_slice: the new value {made!r} is not gathered from slices that are cut alike: "

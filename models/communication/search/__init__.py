@@ -1,1 +1,1 @@
-"""Which of the programs that passes reach is best, in how many chunks and in which order: one wide problem of all."""
+"""The best of the programs reachable by passes, its number of chunks and its order: one wide problem of all."""

@@ -1,6 +1,6 @@
-"""A program's stages as blocks on engines: what each holds, how long, and what it waits for; chains in chunks.
+"""A program's stages as blocks on engines: their engines, times and waits; chains in chunks.
 
-What a run of blocks takes at least, and what it takes in one order: enough to leave variants out.
+A lower bound on the time of a run of blocks, and its time in one order: sufficient to rule out variants.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ UNIT, _PARTS = 1e6, 10_000
 
 
 def engines_of(program: CommunicationProgram, prices: Prices, written: CommunicationProgram) -> list[Engine]:
-    """The engines that something runs on."""
+    """The engines in use."""
     return list(dict.fromkeys(engine for stage in program.stages for work in work_of(program, stage, prices, written)
                               for engine in work.engines))
 
@@ -26,9 +26,10 @@ def engines_of(program: CommunicationProgram, prices: Prices, written: Communica
 def blocks_of(program: CommunicationProgram, prices: Prices, written: CommunicationProgram,
               index: Mapping[Engine, int], when: Options
               ) -> list[WideBlock]:
-    """One block for each piece of work of each chunk; ``index`` has the devices of engines. All exist under ``when``.
+    """One block for each piece of work of each chunk; ``index`` maps engines to devices. All blocks exist under
+    ``when``.
 
-    A chunk waits for the chunk before it of the same stage, and for what it reads: of the same chain, that chunk.
+    A chunk waits for the previous chunk of the same stage, and for its inputs: within the same chain, the same chunk.
     """
     return _Blocks(program, prices, written, index, when).all()
 
@@ -66,11 +67,11 @@ class _Blocks:
         return f"{name} {chunk}" if stage in self.chunks else name
 
     def _read(self, stage: str, chunk: int) -> list[str]:
-        """The blocks that make what a chunk of a stage reads."""
+        """The blocks that produce the inputs of a chunk of a stage."""
         return [name for tensor in self.program.by_name[stage].inputs for name in self._making(tensor, stage, chunk)]
 
     def _making(self, tensor: str, reader: str, chunk: int) -> list[str]:
-        """The last block of what makes a tensor, seen from a chunk of its reader; through stages without time."""
+        """The last block of a tensor's producer, for a chunk of its reader; through stages without time."""
         maker = self.program.producer.get(tensor)
         if maker is None:
             return []
@@ -82,16 +83,16 @@ class _Blocks:
 
 
 def _rounded_up(seconds: float) -> float:
-    """Microseconds; what a sum of floats is off by is not rounded up."""
+    """Microseconds; floating-point errors of sums are not rounded up."""
     return max(math.ceil(seconds * UNIT * _PARTS - 1e-3), 1) / _PARTS
 
 
 def least(blocks: Sequence[WideBlock]) -> float:
-    """No schedule of one micro-batch of ``blocks``, which stand in an order of their waits, is shorter.
+    """A lower bound on schedules of one micro-batch of ``blocks``, which are in topological order.
 
-    A device runs its blocks one after the other, begins none before what its first one waits for, and what waits for
-    its last one comes behind. Each block ends no sooner than its longest chain of waits, and the rest of its chain
-    comes behind it.
+    A device runs its blocks one after the other, begins none before the predecessors of its first one, and the
+    successors of its last one follow. Each block ends no sooner than its longest chain of waits, and the rest of its
+    chain follows.
     """
     heads, tails = _heads(blocks), _tails(blocks)
     found = max((heads[block.name] + _length(block) + tails[block.name] for block in blocks), default=0.0)
@@ -103,11 +104,11 @@ def least(blocks: Sequence[WideBlock]) -> float:
 
 
 def listed(blocks: Sequence[WideBlock]) -> float:
-    """The end of one schedule: blocks by the time that waits for them, each as soon as what it waits for is there."""
+    """The end of one schedule: blocks in order of their tails, each as soon as its predecessors have ended."""
     tails = _tails(blocks)
     free: dict[int, float] = {}
     ends: dict[str, float] = {}
-    # What waits for a block has a shorter tail, as all blocks take time.
+    # Successors of a block have shorter tails, as all blocks take time.
     for block in sorted(blocks, key=lambda block: -(tails[block.name] + _length(block))):
         start = max([*(ends[wait.block] for wait in block.after), *(free.get(device, 0.0) for device in block.devices)],
                     default=0.0)

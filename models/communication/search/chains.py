@@ -1,6 +1,6 @@
 """The chains of a program that may run in chunks: along them computation and communication overlap.
 
-Short names of programs, as CoCoNet writes them: ``AR-C``, ``RS-C-AG``, ``MM-(RS-C-AG)``; brackets are one stage.
+Short names of programs, in CoCoNet's notation: ``AR-C``, ``RS-C-AG``, ``MM-(RS-C-AG)``; brackets denote one stage.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from weft.models.communication.prices import Prices, work_of
 from weft.models.communication.program import CommunicationError, CommunicationProgram, ProgramStage
 from weft.models.communication.rebuilding import followers
 
-#: Stages by name, each of which reads what the one before makes.
+#: Stages by name, each of which reads the previous one's output.
 Chain: TypeAlias = tuple[str, ...]
 
 
 def chains(program: CommunicationProgram) -> Iterator[Chain]:
-    """The paths of two stages and more that can run in chunks, their number aside.
+    """The paths of two stages or more that can run in chunks, for some number of chunks.
 
-    What begins such a path can be one too, so no path is followed beyond the stage that it cannot have.
+    Prefixes of such a path qualify too, so no path is followed beyond a stage that it cannot include.
     """
     for stage in program.stages:
         rest: list[Chain] = [(stage.name,)]
@@ -37,10 +37,11 @@ def chains(program: CommunicationProgram) -> Iterator[Chain]:
 def chain_sets(program: CommunicationProgram, prices: Prices, written: CommunicationProgram | None = None, *,
                every: bool = True
                ) -> list[tuple[Chain, ...]]:
-    """What may run in chunks at once: the longest chain with those that fit beside it; with ``every``, also each alone.
+    """Sets of chains that may run in chunks together: the longest chain with the compatible ones; with ``every``, also
+    each alone.
 
-    Only chains that hold several engines are among them: those that take longest first, of two that take as long the
-    shorter. One empty set where there is none.
+    Only chains on several engines are included: those of longest time first, of two with equal times the shorter. One
+    empty set if there is none.
     """
     ranked = []
     for path in chains(program):
@@ -53,13 +54,13 @@ def chain_sets(program: CommunicationProgram, prices: Prices, written: Communica
         try:
             beside = overlap(beside, path, 1)
         except CommunicationError:
-            continue  # it shares a stage with one of them, or they would wait for each other
+            continue  # it shares a stage with one of them, or their waits would form a cycle
         together.append(path)
     return list(dict.fromkeys([tuple(together), *((path,) for _, _, path in sorted(ranked) if every)]))
 
 
 def in_chunks(program: CommunicationProgram, chosen: Iterable[Chain], count: int) -> CommunicationProgram:
-    """``program`` with the chains ``chosen`` in ``count`` chunks; those stay whole whose axes it does not divide."""
+    """``program`` with the chains ``chosen`` in ``count`` chunks; chains whose axes it does not divide stay whole."""
     for path in chosen if count > 1 else ():
         try:
             program = overlap(program, path, count)
@@ -81,12 +82,12 @@ _SHORT = {"matmul": "MM", "all_reduce": "AR", "reduce_scatter": "RS", "all_gathe
 
 
 def title(program: CommunicationProgram) -> str:
-    """Its stages in order; computation in a row is one C, slices and updates are left out."""
+    """Its stages in order; consecutive computation is one C, slices and updates are left out."""
     return "-".join(_row(program.stages)) or "nothing"
 
 
 def titles(programs: Sequence[CommunicationProgram]) -> list[str]:
-    """Of each its title; of those that bear the same, numbered from the second on."""
+    """The title of each; duplicates are numbered from the second on."""
     seen: Counter[str] = Counter()
     found = []
     for program in programs:

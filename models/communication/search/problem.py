@@ -1,17 +1,18 @@
-"""A program and its prices as a wide problem: which passes are taken and in how many chunks are choices of one solve.
+"""A program and its prices as a wide problem: passes and numbers of chunks are choices of one solve.
 
-One device stands for what all ranks of a pipeline group compute, as they all do the same; a lane of it for their
-collectives, another for what they send to the next group. Every program that the passes reach is an option of the
-choice ``variant``, once for each chain of its stages that may run in chunks: in as many as the choice ``chunks`` says,
-or whole where that number divides nothing. A stage in n chunks takes 1/n in each, and its launch besides.
+One device represents the computation of all ranks of a pipeline group, as they all do the same; one of its lanes
+represents their collectives, another their sends to the next group. Every program reachable by the passes is an option
+of the choice ``variant``, once for each chain of its stages that may run in chunks: their number is the choice
+``chunks``, or the chain stays whole if that number divides nothing. A stage in n chunks takes 1/n in each, plus its
+launch.
 
-*What is left out.* :func:`~weft.models.communication.search.blocks.least` says what a variant in n chunks takes at
-least, :func:`~weft.models.communication.search.blocks.listed` what an order of it takes. Where the first is no less
-than the second of another, no schedule with it is better than the best of all: it is left out before the search, and
-the bound proven over what is left holds over all. A variant's load at one chunk is its least at any: more chunks launch
-more.
+*Pruning.* :func:`~weft.models.communication.search.blocks.least` is a lower bound on a variant in n chunks,
+:func:`~weft.models.communication.search.blocks.listed` the time of one of its orders. If the first is no less than the
+second of another variant, no schedule with it is better than the best of all: it is left out before the search, and the
+bound proven over the rest holds over all. A variant's load at one chunk is its least at any number: more chunks mean
+more launches.
 
-One solve for transformation, chunks and order: what to run of all that the passes reach, with a proven bound.
+One solve for transformation, chunks and order: the best of all programs reachable by the passes, with a proven bound.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ VARIANT, CHUNKS = "variant", "chunks"
 
 @dataclass(frozen=True)
 class Choices:
-    """``problem`` in microseconds, and what its options mean: the schedule of each variant, the chains that it runs in
-    chunks. Where one variant or one number is left, there is no choice of it. ``tried``: how many programs there were;
-    ``complete``: whether these are all that the passes reach but for other ways to fuse, ``every_fusion``: whether
-    every legal way to fuse is among them; both hold of programs that are given."""
+    """``problem`` in microseconds, and the meaning of its options: the schedule of each variant, its chains in chunks.
+    If one variant or one number is left, it is not a choice. ``tried``: the number of programs; ``complete``: whether
+    these are all reachable programs except for other fusions, ``every_fusion``: whether every legal fusion is included;
+    both are true for given programs."""
 
     problem: WideProblem
     variants: Mapping[str, ProgramSchedule]
@@ -55,7 +56,7 @@ class Choices:
     every_fusion: bool = True
 
     def variant(self, taken: Options) -> str:
-        """The variant that the options ``taken`` mean."""
+        """The variant of the options ``taken``."""
         return taken.get(VARIANT, next(iter(self.variants)))
 
     def chosen(self, taken: Options) -> CommunicationProgram:
@@ -69,16 +70,15 @@ def choices_of(program: CommunicationProgram, prices: Prices, counts: Sequence[i
                every_chain: bool = True, leave_out: bool = True) -> Choices:
     """The wide problem of one run of ``program``, with the choices :data:`VARIANT` and :data:`CHUNKS`.
 
-    ``variants``: the programs to choose among, all that the passes reach (at most ``limit``) unless given. ``held``:
-    the bytes of weights and states that a rank may hold; variants that hold more are none. ``every_chain``: each
-    chain of a variant is one of its own, otherwise only the longest with those that fit beside it. ``leave_out``:
-    variants and numbers go that cannot be better than what is left. Where time is over
-    (:mod:`weft.solver.control.clock`) the variants listed and priced so far serve, at least one, and ``complete`` is
-    false.
+    ``variants``: the candidate programs, by default all reachable ones (at most ``limit``). ``held``: the limit on a
+    rank's bytes of weights and states; variants above it are excluded. ``every_chain``: each chain is a separate
+    variant, otherwise only the longest with the compatible ones. ``leave_out``: prune variants and numbers that cannot
+    be better than the rest. If time is over (:mod:`weft.solver.control.clock`), the variants listed and priced so far
+    are used, at least one, and ``complete`` is false.
 
-    Raises :class:`~weft.models.communication.program.CommunicationError` for counts that are none, below 1 or there
-    twice, for a matmul without a price, for seconds of a stage that computes nothing or is not there, where every
-    variant holds more than ``held``, and where none takes any time.
+    Raises :class:`~weft.models.communication.program.CommunicationError` for missing, nonpositive or duplicate counts,
+    for a matmul without a price, for seconds of a stage that computes nothing or does not exist, if every variant
+    exceeds ``held``, and if none takes any time.
     """
     if not counts or len(set(counts)) < len(counts) or not all(
             isinstance(count, int) and count >= 1 for count in counts):
@@ -151,7 +151,7 @@ class _Candidates:
         return blocks_of(in_chunks(entry.program, chains, count), self.prices, self.written, self.index, when)
 
     def choices(self, engines: Sequence[Engine], leave_out: bool, tried: int, complete: bool) -> Choices:
-        """Those that may be best, and one that is listed as such."""
+        """The candidates that may be best, including the one with the best listed time."""
         one, often = next((entry, count) for entry in self.all for count, (_, end) in entry.times.items()
                           if end == self.best)
         may = [(entry, count) for entry in self.all for count, (low, _) in entry.times.items()
@@ -171,7 +171,7 @@ class _Candidates:
 
 
 def _engines(variants: Sequence[ProgramSchedule], prices: Prices, written: CommunicationProgram) -> list[Engine]:
-    """All engines, those that compute first: every group has one, whose lanes the others are."""
+    """All engines, compute engines first: every group has one, and the others are its lanes."""
     found = {engine for entry in variants for engine in engines_of(entry.program, prices, written)}
     found |= {("compute", group) for _, group in found}
     return sorted(found, key=lambda engine: (engine[0] != "compute", engine[1], engine[0]))
@@ -186,14 +186,14 @@ def _held(program: CommunicationProgram) -> int:
     return program.state_bytes(("parameter", "state"))
 
 
-#: What listing the programs may take of the time limit.
+#: The share of the time limit for listing the programs.
 _LISTING = 0.4
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """``program``: what was chosen, its chains in chunks; ``variant``: its title, ``passes``: what leads to it;
-    ``chunks``: of its ``chains``, 1 where it runs whole. ``schedule`` is judged, its makespan in microseconds and its
+    """``program``: the choice, with its chains in chunks; ``variant``: its title, ``passes``: the passes that lead to
+    it; ``chunks``: of its ``chains``, 1 if they run whole. ``schedule`` is judged, its makespan in microseconds and its
     bound proven over all ``choices``."""
 
     program: CommunicationProgram
@@ -206,22 +206,22 @@ class Tuned:
 
     @property
     def chain(self) -> tuple[str, ...]:
-        """The longest of its chains; none where it runs whole."""
+        """The longest of its chains; none if it runs whole."""
         return self.chains[0] if self.chains else ()
 
     @property
     def microseconds(self) -> float:
-        """How long a run takes."""
+        """The time of a run."""
         return float(self.schedule.makespan)
 
     @property
     def bound(self) -> float:
-        """No run of the variants that were tried, in these numbers of chunks, takes less."""
+        """A lower bound on runs of the variants tried, in these numbers of chunks."""
         return float(self.schedule.makespan_bound)
 
     @property
     def proven(self) -> bool:
-        """Whether nothing among the choices is shorter."""
+        """Whether it is proven the shortest among the choices."""
         return self.microseconds <= self.bound * (1 + 1e-9)
 
     def __str__(self) -> str:
@@ -237,13 +237,13 @@ class Tuned:
 def tune(program: CommunicationProgram, prices: Prices, counts: Sequence[int] = (1, 2, 4, 8, 16), *,
          variants: Sequence[ProgramSchedule] | None = None, limit: int = 1024, held: int | None = None,
          every_chain: bool = True, leave_out: bool = True, **limits: Unpack[Limits]) -> Tuned:
-    """The best of the programs that the passes reach from ``program``, in the best of ``counts`` of chunks.
+    """The best program reachable by the passes from ``program``, in the best of ``counts`` of chunks.
 
     The arguments are those of :func:`~weft.models.communication.search.problem.choices_of`; ``limits`` those of
-    :func:`~weft.solver.choices.solve.solve_wide` (``time_limit``, ``effort``, ``seed`` ...). ``time_limit`` (60 s) is
-    one for all: listing the programs takes at most two fifths of it where no ``effort`` is given, and where it stops
-    early ``choices.complete`` is false. Past the limit there is only what one program takes to price, and the answer
-    to judge. Raises what these do.
+    :func:`~weft.solver.choices.solve.solve_wide` (``time_limit``, ``effort``, ``seed`` ...). ``time_limit`` (60 s)
+    covers everything: listing the programs takes at most two fifths of it if no ``effort`` is given, and if it stops
+    early ``choices.complete`` is false. Only pricing one program and judging the answer may exceed the limit. Raises
+    the exceptions of these functions.
     """
     from weft.solver.choices.solve import solve_wide  # loads OR-Tools
 

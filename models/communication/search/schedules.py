@@ -1,9 +1,9 @@
-"""The autotuner's space: every program that the passes reach from one, each with its stages fused in several ways.
+"""The autotuner's space: every program reachable by the passes, each with its stages fused in several ways.
 
-After CoCoNet's autotuner, which applies what is legal until nothing new comes out. Fusing is legal for any convex set
-of stages, a product's and independent collectives' too, so there are too many ways for all but small programs: those
-are all tried, of larger ones those that :data:`_STYLES` names. Chunks are not among it: their
-number is a choice of the problem (:mod:`weft.models.communication.search.problem`).
+After CoCoNet's autotuner, which applies legal passes until no new program results. Fusing is legal for any convex set
+of stages, including products and independent collectives, so only for small programs are all fusions tried; for larger
+ones those named in :data:`_STYLES`. Chunks are not included: their number is a choice of the problem
+(:mod:`weft.models.communication.search.problem`).
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from weft.models.communication.passes.split import as_slice, split
 from weft.models.communication.program import CommunicationError, CommunicationProgram, ProgramStage
 from weft.solver.control.clock import is_over
 
-#: What a kernel of one's own computes element by element; a norm besides, which sums them up.
+#: Kinds that a custom kernel computes element by element; and a norm, which sums over elements.
 _FUSED = ("pointwise", "norm", "dropout", "cast", "update", "slice")
-#: By name, what is fused with them.
+#: By name, the kinds fused with them.
 _STYLES: Mapping[str, tuple[str, ...]] = {
     "fused": (), "fused with gathers": ("all_gather", "send"),
     "fused with collectives": ("reduce_scatter", "all_gather", "send")}
-#: And products, and sums over the ranks.
+#: Including products, and sums over the ranks.
 _WIDER: Mapping[str, tuple[str, ...]] = {
     "fused with all collectives": ("all_reduce", "reduce_scatter", "all_gather", "send"),
     "fused with products": ("matmul", "all_reduce", "reduce_scatter", "all_gather", "send")}
 #: Collectives that one launch may run for several tensors.
 _JOINED = ("all_reduce", "reduce_scatter", "all_gather")
-#: Of programs of so many stages at most every way to fuse them is tried: there are up to 52.
+#: For programs of at most this many stages every fusion is tried: there are up to 52.
 _EVERY_WAY = 5
-#: So many programs fused otherwise than :data:`_STYLES` says come beside the others, those of few passes first.
+#: Number of additional programs with fusions other than :data:`_STYLES`, those of few passes first.
 _OTHERWISE = 128
 
 
@@ -44,14 +44,14 @@ class ProgramSchedule:
 
     @property
     def name(self) -> str:
-        """The passes; of the program as it was written, ``as written``."""
+        """The passes; for the program as written, ``as written``."""
         return ", ".join(self.passes) or "as written"
 
 
 @dataclass(frozen=True)
 class Reached:
-    """``schedules``, the one as written first; ``complete``: whether these are all that the passes reach but for other
-    ways to fuse, or the ``limit`` was met; ``every_fusion``: whether every legal way to fuse them is among them."""
+    """``schedules``, the one as written first; ``complete``: whether these are all reachable programs except for other
+    fusions, or the ``limit`` was met; ``every_fusion``: whether every legal fusion of them is included."""
 
     schedules: tuple[ProgramSchedule, ...]
     limit: int
@@ -66,16 +66,15 @@ class Reached:
 
 
 def schedules(program: CommunicationProgram, limit: int = 1024) -> Reached:
-    """The programs that split, reorder, as_slice and fuse reach from ``program``, at most ``limit``, each once; and up
-    to 128 with stages fused in other ways.
+    """The programs reachable by split, reorder, as_slice and fuse from ``program``, at most ``limit``, without
+    duplicates; and up to 128 with other fusions.
 
-    A split takes the axis along which most of what follows can be moved before the gather. Stages are moved one by
-    one. Of each program that comes out there are up to four: its stages as they are, its pointwise parts fused, these
-    fused with the gathers and sends beside them, and with the reduce-scatters as well. They come in order of the
-    number of passes; where there are more than ``limit``, or time is over (:mod:`weft.solver.control.clock`), those
-    that are found by following one way to its end before the next. Then these, those of few passes first, with all
-    collectives and products fused as well, with independent
-    collectives of a kind as one stage, with all stages as one, and where there are few stages in every legal way.
+    A split uses the axis along which most of the following stages can be moved before the gather. Stages are moved one
+    by one. Each resulting program has up to four versions: its stages unchanged, its pointwise parts fused, these fused
+    with adjacent gathers and sends, and with the reduce-scatters as well. They are ordered by the number of passes; if
+    there are more than ``limit``, or time is over (:mod:`weft.solver.control.clock`), those found depth-first. Then
+    these, those of few passes first, with all collectives and products fused as well, with independent collectives of a
+    kind as one stage, with all stages as one, and if there are few stages, in every legal way.
     """
     if limit < 1:
         raise CommunicationError(f"schedules: limit is {limit}, at least the program as it is written is one")
@@ -113,10 +112,10 @@ def schedules(program: CommunicationProgram, limit: int = 1024) -> Reached:
 
 
 def fused_parts(program: CommunicationProgram, collectives: Collection[str] = ()) -> CommunicationProgram:
-    """``program`` with its pointwise parts as few fused stages as legal: grown along the data, a stage at a time.
+    """``program`` with its pointwise parts in as few fused stages as legal: grown along the data, a stage at a time.
 
-    ``collectives``: the kinds that are fused with them, of ``reduce_scatter``, ``all_gather`` and ``send``. A send is
-    fused with what its receivers do and with what is computed before it, never with another group's collective.
+    ``collectives``: the kinds fused with them, of ``reduce_scatter``, ``all_gather`` and ``send``. A send is fused with
+    its receivers' work and with the computation before it, never with another group's collective.
     """
     groups: list[list[str]] = []
     for stage in program.stages:
@@ -141,7 +140,7 @@ def fused_parts(program: CommunicationProgram, collectives: Collection[str] = ()
 
 
 def _touch(program: CommunicationProgram, group: Iterable[str], stage: ProgramStage) -> bool:
-    """Whether the stage reads what the group makes, or something made elsewhere that the group reads."""
+    """Whether the stage reads an output of the group, or shares an external input with it."""
     read = program.producer.keys() & set(stage.inputs)
     return any(read.intersection((*one.outputs, *one.inputs)) for one in map(program.by_name.__getitem__, group))
 
@@ -201,7 +200,7 @@ def _joined(program: CommunicationProgram) -> CommunicationProgram:
 
 
 def _every_fusing(at: ProgramSchedule) -> Iterator[ProgramSchedule]:
-    """Every legal way to have the stages as fewer."""
+    """Every legal fusion of the stages."""
     for groups in _divisions(list(at.program.by_name)):
         program, words = at.program, []
         try:
@@ -227,7 +226,7 @@ def _divisions(names: Sequence[str]) -> Iterator[list[list[str]]]:
 
 
 def _moves(at: ProgramSchedule) -> Iterator[ProgramSchedule]:
-    """One pass more."""
+    """One further pass."""
     program = at.program
     for stage in program.stages:
         if stage.kind == "all_reduce":
@@ -247,7 +246,7 @@ def _moves(at: ProgramSchedule) -> Iterator[ProgramSchedule]:
 
 
 def _movers(program: CommunicationProgram, gather: ProgramStage) -> Iterator[str]:
-    """What may run before a gather: its readers, and what is made of weights and states of its shape alone."""
+    """Stages that may run before a gather: its readers, and those that read only weights and states of its shape."""
     yield from program.readers[gather.outputs[0]]
     for stage in program.stages:
         if stage.kind in ("pointwise", "norm", "cast") and all(
@@ -256,7 +255,7 @@ def _movers(program: CommunicationProgram, gather: ProgramStage) -> Iterator[str
 
 
 def _splits(program: CommunicationProgram, stage: ProgramStage) -> Iterator[tuple[int, CommunicationProgram]]:
-    """An all-reduce split along each axis that can be, and how many of the stages behind can be moved."""
+    """An all-reduce split along each possible axis, and the number of following stages that can be moved."""
     shape = program.tensors[stage.outputs[0]].shape
     for axis in (*range(len(shape) if len(shape) > 1 else 0), None):
         made = _try(lambda axis=axis: split(program, stage.name, axis))  # type: ignore[misc]
@@ -265,7 +264,7 @@ def _splits(program: CommunicationProgram, stage: ProgramStage) -> Iterator[tupl
 
 
 def _moved(program: CommunicationProgram, gather: str) -> int:
-    """How many stages can be moved before a gather, one after the other, in the program's order."""
+    """The number of stages that can be moved before a gather, one after the other, in the program's order."""
     names: list[str] = []
     for stage in program.stages:
         if stage.name != gather and stage.kind in (*_FUSED, "matmul", "send") and \
@@ -275,7 +274,7 @@ def _moved(program: CommunicationProgram, gather: str) -> int:
 
 
 def _key(program: CommunicationProgram) -> object:
-    """The same for programs that differ in the order of their stages alone: names follow from what is done."""
+    """A key equal for programs that differ only in the order of their stages: names follow from the rewrites."""
     sources = tuple(sorted((tensor.name, tensor.layout, str(tensor.axis)) for tensor in program.given.values()))
     return sources, frozenset(map(_shape, program.stages)), frozenset(program.carried.items())
 

@@ -1,26 +1,26 @@
-"""How short can a step be on groups of GPUs, whatever its cuts, chunks and order?
+"""A lower bound on a step on groups of GPUs, for any cuts, chunks and order.
 
-What is covered: every GPU is in one group, each group of one of the degrees of the space; every layer is computed by
-one group, or by all GPUs together. So it covers chains, Vs, loops and waves with any number of chunks a group, cuts of
-any lengths, groups of different sizes beside each other, the shapes ``tensor``, ``m``, ``nn`` and ``k``, whole and
-split backwards, periodic or not; and, of replicated layers, copies of the model that share the groups (``x``). Not
-covered are groups that overlap (a GPU in a pair for one layer and in a group of eight for another) and cuts within a
-layer.
+It covers placements in which every GPU is in one group, each group of one of the degrees of the space, and every layer
+is computed by one group, or by all GPUs together. These include chains, Vs, loops and waves with any number of chunks a
+group, cuts of any lengths, groups of different sizes beside each other, the shapes ``tensor``, ``m``, ``nn`` and ``k``,
+whole and split backwards, periodic or not; and, of replicated layers, copies of the model that share the groups
+(``x``). Overlapping groups (a GPU in a pair for one layer and in a group of eight for another) and cuts within a layer
+are not covered.
 
 A step of M is impossible if no groups cover all layers within M (:mod:`weft.models.tensor_parallel.bound.group_cover`),
-or if no number of GPUs for each layer leaves room for what is kept. Both only get easier as M rises, so the least M
-that is not impossible is found by bisection, and what is refuted is the bound.
+or if for no numbers of GPUs a layer the activations fit. Both only get easier as M rises, so the least M not refuted is
+found by bisection, and the largest refuted M is the bound.
 
-Is there memory for all that micro-batches keep while they wait to go back? Over all GPUs and the whole step.
+The memory test: activations over all GPUs and the whole step.
 
-A layer's activation is held from its forward to the end of its input gradient, so for as long as all layers behind it
-take forwards and back at least. Over a step of M seconds that is an area, bytes times seconds, and all GPUs together
-have their memory times M less what weights take. More GPUs a layer make the way shorter and each activation larger (of
-what is not divided every GPU has all), fewer make the way longer. Which number each layer has is the choice; whether
-any choice keeps within both the memory and the GPUs is decided by a Lagrangian relaxation: a multiplier weighs the
-memory against the GPUs, and for each the least sum is found by dynamic programming over the layers, whose state is what
-is kept up to a layer (rounded down, so the sum is never too large). If for some multiplier even the least sum is too
-large, there is no choice.
+A layer's activation is kept from its forward to the end of its input gradient, so at least for the forwards and input
+gradients of all later layers. Over a step of M seconds that is an area, bytes times seconds, and all GPUs together have
+their memory times M less the weights. More GPUs a layer make this time shorter and the total activation larger
+(undivided tensors are on every GPU), fewer make it longer. The choice is the number of GPUs of each layer; a Lagrangian
+relaxation decides whether any choice fits both the memory and the GPUs: a multiplier weighs the memory against the
+GPUs, and for each the least sum is found by dynamic programming over the layers, whose state is the memory kept up to a
+layer (rounded down, so the sum is never too large). If for some multiplier even the least sum is too large, no choice
+fits.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from weft.models.tensor_parallel.bound.group_cover import GroupCover
 from weft.models.tensor_parallel.bound.layer_terms import LayerTerms
 from weft.solver.control.clock import OutOfTime, checkpoint
 
-#: What is refuted and what is not are at most this share apart in the end.
+#: The final gap between refuted and unrefuted times, as a share.
 _CLOSE = 1 / 8192
-#: Longer than any step, in nanoseconds: what is impossible within it does not fit into memory.
+#: Longer than any step, in nanoseconds: a placement impossible within it does not fit into memory.
 _FOREVER = 2**60
 
 
 def least_step(terms: LayerTerms, gpus: int, capacity: int, micro_batches: int, *, fills: bool = True,
                close: float = _CLOSE) -> float:
-    """Nanoseconds that no step of ``micro_batches`` micro-batches goes below on ``gpus`` GPUs of ``capacity`` bytes;
-    infinite where nothing fits.
+    """A lower bound in nanoseconds on steps of ``micro_batches`` micro-batches on ``gpus`` GPUs of ``capacity`` bytes;
+    infinite if nothing fits.
 
     ``fills``: whether a step begins and ends with idle groups; if not, and with one micro-batch, it is the time of a
     micro-batch in a steady state. ``close``: the bound is at most this share below the best that these arguments give,
@@ -59,7 +59,7 @@ def least_step(terms: LayerTerms, gpus: int, capacity: int, micro_batches: int, 
     work = int((terms.load * np.array(terms.degrees)).min(axis=1).sum())
     low = max(work * micro_batches // gpus, terms.way if fills else 0) - 1  # impossible
     step, high = 1 + low // 64, low + 1
-    with suppress(OutOfTime):  # what is refuted until then is a bound
+    with suppress(OutOfTime):  # the time refuted so far is a bound
         if _is_impossible(cover, area, _FOREVER):
             return math.inf
         while _is_impossible(cover, area, high):
@@ -78,19 +78,20 @@ def _is_impossible(cover: GroupCover, area: HeldArea, most: int) -> bool:
     possible: dict[bool, bool] = {}  # by whether all GPUs compute some layers together
     for together in cover.covers(most):
         if together not in possible:
-            # What all GPUs compute is no part of any group, whose prices say nothing then.
+            # Layers on all GPUs belong to no group, whose prices do not apply then.
             possible[together] = area.fits(most) and (together or area.fits(most, [cover.prices(most)]))
         if possible[together]:
             return False
     return True
 
 
-#: Amounts of what is kept that are told apart, up to so many times the least that all layers keep; what is more counts
-#: as that much.
+#: Number of distinguished amounts of kept memory, up to this many times the least total of all layers; larger amounts
+#: count as that.
 _CELLS, _TIMES = 4096, 4
-#: Sizes of a cell that are tried, each a little larger: the one whose multiples what layers keep is closest to.
+#: Number of cell sizes tried, increasing slightly: the best is the one whose multiples are closest to the layers'
+#: amounts.
 _SIZES = 48
-#: Multipliers that are tried: from the first on by a factor, then between the two best.
+#: Multipliers tried: from the first on by a factor, then between the two best.
 _TRIES = 10
 _Row = NDArray[np.float64]
 
@@ -105,11 +106,11 @@ class HeldArea:
     micro_batches: int
 
     def fits(self, most: int, prices: Sequence[_Row] = ()) -> bool:
-        """Whether some number of GPUs for each layer keeps within time and memory in ``most`` nanoseconds, as far as
-        can be told.
+        """Whether some numbers of GPUs a layer may fit within time and memory in ``most`` nanoseconds; ``False`` is
+        proven.
 
-        ``prices``: shares of all GPUs that a layer takes at each degree; over all layers they come to at most 1. By
-        default what it works of the time that all GPUs have.
+        ``prices``: shares of all GPUs that a layer takes at each degree; over all layers they sum to at most 1. By
+        default its work as a share of all GPUs' time.
         """
         if not self.terms.is_row or not self.terms.kept.any() or not self.capacity:
             return True
@@ -154,7 +155,7 @@ class HeldArea:
         way = (terms.forward + terms.back) * (self.micro_batches / (most * self.capacity * self.gpus))
         steps = np.minimum(terms.kept * self._degrees // cell, _CELLS - 1).astype(int)
         amounts = np.arange(_CELLS, dtype=np.float64) * cell
-        # From the last layer on: what the layers from here on come to, by the amount kept before them.
+        # From the last layer on: the total of the layers from here on, by the amount kept before them.
         rest: Any = np.zeros(_CELLS)
         choices: list[NDArray[np.intp]] = []
         for layer in reversed(range(terms.layers)):

@@ -1,14 +1,13 @@
-"""Can groups of GPUs that share no GPU hold and compute all layers in time? Exact over which layers go where.
+"""Whether disjoint groups of GPUs can hold and compute all layers in time: exact over the assignment of layers.
 
-Equal layers are one kind, so what a group computes is a number of layers of each kind: a *load*. A load is possible on
-``degree`` GPUs within a time where its work for all micro-batches ends by then and its weights fit beside what one
-micro-batch keeps. The least GPUs on which the first i groups can have so many layers of each kind is a dynamic program
-over i: layers have whole numbers, which is what an even division of work leaves out (80 layers on 32 groups of two
+Equal layers are one kind, so a group's work is a number of layers of each kind: a *load*. A load is possible on
+``degree`` GPUs within a time if its work for all micro-batches ends by then and its weights fit beside the activations
+of one micro-batch. A dynamic program over i finds the fewest GPUs on which the first i groups can have given numbers of
+layers of each kind: the numbers are integers, which an even division of work ignores (80 layers on 32 groups of two
 GPUs are three on some group, not two and a half).
 
-Nothing is said of the order of layers, of cuts or of chunks: whatever they are, each group has some layers of each
-kind. So what has no cover has no schedule within the time, whether its groups run one chunk or eight, down and back up
-or round and round.
+The order of layers, cuts and chunks do not matter: in every case each group has some number of layers of each kind. So
+without a cover there is no schedule within the time, for any number of chunks a group, in a V or in a loop.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from numpy.typing import NDArray
 from weft.models.tensor_parallel.bound.layer_terms import LayerTerms
 from weft.solver.control.clock import checkpoint
 
-#: So many numbers of layers by kind are told apart at most; beyond it kinds that differ least become one, which has the
-#: least of each of their numbers. (81 x 2 x 2 are a model with an embedding and a head.)
+#: Maximum number of distinguished counts of layers by kind; beyond it the most similar kinds are merged, with the least
+#: of each of their numbers. (81 x 2 x 2 are a model with an embedding and a head.)
 _MOST_STATES = 1000
-#: So many choices of layers on all GPUs are looked at one by one; more are taken together by their time.
+#: Maximum choices of layers on all GPUs that are tested individually; more are grouped by their time.
 _MOST_CHOICES = 32
 _Numbers = NDArray[np.int64]
 _Loads = tuple[tuple[int, tuple[int, ...]], ...]
@@ -50,7 +49,7 @@ class _Kind:
             (self.load, other.load), (self.static, other.static), (self.kept, other.kept))))
 
     def loss(self, other: _Kind) -> float:
-        """How much less layers of both come to where they are taken for one kind; as a share, over all of them."""
+        """The reduction of the total if both are merged, as a share, over all layers."""
         both = self.merged(other)
         return sum(kind.count * sum(1 - least / most for least, most in zip(
             (*both.load, *both.static), (*kind.load, *kind.static), strict=True) if most) for kind in (self, other))
@@ -60,7 +59,7 @@ class _Kind:
 class GroupCover:
     """Layers of ``terms`` on ``gpus`` GPUs of ``capacity`` bytes, for ``micro_batches`` micro-batches.
 
-    ``fills``: whether groups wait for their first micro-batch; else only the rate of a steady state is asked for.
+    ``fills``: whether groups wait for their first micro-batch; else only the rate of a steady state is bounded.
     """
 
     terms: LayerTerms
@@ -70,8 +69,8 @@ class GroupCover:
     fills: bool = True
 
     def covers(self, most: int) -> Iterator[bool]:
-        """For every choice of layers on all GPUs with which groups can cover the rest within ``most`` nanoseconds, or
-        every few such choices: whether there are any such layers."""
+        """For every choice of layers on all GPUs, or group of choices, with which groups can cover the rest within
+        ``most`` nanoseconds: whether it has any such layers."""
         for chosen in self._together(most):
             checkpoint()
             if self._covered(chosen, most):
@@ -79,12 +78,12 @@ class GroupCover:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """How many layers of each kind there are."""
+        """The number of layers of each kind."""
         return tuple(kind.count for kind in self._kinds)
 
     def loads(self, degree: int, most: int) -> list[tuple[int, ...]]:
-        """The largest numbers of layers by kind that a group of ``degree`` GPUs can have in ``most`` nanoseconds, where
-        no layer is on all GPUs."""
+        """The largest numbers of layers by kind that a group of ``degree`` GPUs can have in ``most`` nanoseconds, if no
+        layer is on all GPUs."""
         found = self._loads(self.counts, most // self.micro_batches, self.capacity)
         return [load for of, load in found if of == degree]
 
@@ -108,9 +107,8 @@ class GroupCover:
         return tuple(kinds), tuple(kind_of)
 
     def _together(self, most: int) -> Iterator[_Numbers]:
-        """Numbers of layers by kind that all GPUs compute, a row a choice: one by one where they are few, else those
-        together that take about as long. Left out are those for which there is no time even if groups could be given
-        any share of a layer."""
+        """Numbers of layers by kind on all GPUs, a row a choice: individually if they are few, else grouped by similar
+        time. Choices without enough time even for fractional layers on groups are left out."""
         numbers = self._choices
         busy = numbers @ self._everywhere[0]
         rest = self._counts - numbers
@@ -148,13 +146,13 @@ class GroupCover:
 
     @cached_property
     def _least_work(self) -> NDArray[np.int64]:
-        """By kind, the least of degree times load where a layer fits."""
+        """By kind, the least of degree times load for which a layer fits."""
         return np.array([min((degree * load for degree, load, held in zip(
             self.terms.degrees, kind.load, _held(kind), strict=True) if held <= self.capacity), default=0)
             for kind in self._kinds])
 
     def _covered(self, together: _Numbers, most: int) -> bool:
-        """Whether groups can have all layers but one of the rows of ``together``."""
+        """Whether groups can have all layers except those of one of the rows of ``together``."""
         busy, held = (int(amount.min()) for amount in self._everywhere @ together.T)
         room = self.capacity - held
         counts = self.counts
@@ -165,7 +163,7 @@ class GroupCover:
         for number in range(self.gpus + 1):
             if least[counts] <= self.gpus:
                 return True
-            # What all GPUs compute, a group may do while it waits for its own first layer.
+            # A group may compute layers on all GPUs while it waits for its own first layer.
             idle = 0 if busy else self._before[min(_bucket(number), len(self._before) - 1)]
             time = (most - idle) // self.micro_batches - busy
             following = least
@@ -179,8 +177,8 @@ class GroupCover:
 
     @cached_property
     def _before(self) -> tuple[int, ...]:
-        """Nanoseconds in which the i-th group, by first layer, has nothing to do: the first micro-batch is with the
-        layers before it, of which there are i at least, and the last one goes back through them."""
+        """Idle nanoseconds of the i-th group, by first layer: while the first micro-batch is in the layers before it,
+        at least i, and while the last one's gradient goes back through them."""
         terms = self.terms
         if not terms.is_row or not self.fills:
             return (0,)
@@ -190,9 +188,9 @@ class GroupCover:
         return (0, *np.cumsum(idle).tolist())
 
     def prices(self, most: int) -> NDArray[np.float64]:
-        """Shares of all GPUs that each layer takes at each degree, where none is computed by all GPUs: those of the
-        kind of most layers an equal part of their group, the largest that ``most`` allows; the others nothing. Over all
-        layers they come to at most 1."""
+        """Shares of all GPUs that each layer takes at each degree, if none is computed by all GPUs: layers of the most
+        frequent kind take an equal part of their group, the largest that ``most`` allows; the others nothing. Over all
+        layers they sum to at most 1."""
         main = max(range(len(self._kinds)), key=lambda c: self._kinds[c].count)
         only = tuple(kind.count if c == main else 0 for c, kind in enumerate(self._kinds))
         loads = dict((degree, load[main]) for degree, load in self._loads(only, most // self.micro_batches,
@@ -216,7 +214,7 @@ def _held(kind: _Kind) -> tuple[int, ...]:
 
 
 def _bucket(number: int) -> int:
-    """``number`` rounded down to a power of two, so that few times are told apart."""
+    """``number`` rounded down to a power of two, so that few times are distinguished."""
     return 1 << number.bit_length() - 1 if number else 0
 
 
@@ -228,12 +226,12 @@ class _LoadsOf:
         self.known = lru_cache(maxsize=256)(self._made)
 
     def __call__(self, rest: tuple[int, ...], time: int, room: int) -> _Loads:
-        """Those of ``rest`` (layers by kind) that keep within ``time`` for a micro-batch and ``room`` bytes."""
+        """The loads from ``rest`` (layers by kind) within ``time`` for a micro-batch and ``room`` bytes."""
         return self.known(rest, time, room)
 
     def _made(self, rest: tuple[int, ...], time: int, room: int) -> _Loads:
         kinds, found = self.kinds, []
-        order = sorted(range(len(kinds)), key=lambda c: rest[c])  # the kind of most layers last: its number follows
+        order = sorted(range(len(kinds)), key=lambda c: rest[c])  # the most frequent kind last: its number follows
 
         def extend(column: int, place: int, load: list[int], time: int, room: int) -> Iterator[tuple[int, ...]]:
             checkpoint()

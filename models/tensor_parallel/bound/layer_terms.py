@@ -1,9 +1,9 @@
-"""What any placement pays for each layer at each number of GPUs: the least of it, in whole nanoseconds and bytes.
+"""Lower bounds on the costs of each layer at each number of GPUs, in whole nanoseconds and bytes.
 
 Bounds over all placements (:mod:`weft.models.tensor_parallel.bound.any_placement`) must hold for every cut, so each
-number here is what a layer costs its stage *at least*: of what several layers share (a tied table, an activation that
-several keep) nothing is counted, as another layer of the stage may have it already; of ways to compute a layer at one
-degree (in parts that run in turn) the least of each number counts.
+number here is a *lower bound* on a layer's cost to its stage: shared tensors (a tied table, an activation kept by
+several layers) are not counted, as another layer of the stage may already have them; of several ways to compute a layer
+at one degree (co-sharded parts) the least of each number counts.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class LayerTerms:
 
     ``load``: nanoseconds of one micro-batch on each GPU, forward and backward. ``static``: bytes of parameters,
     gradients and optimizer state on each. ``kept``: bytes of a micro-batch's activations on each, from the forward to
-    the end of the input gradient. ``forward``: nanoseconds of the forward. ``back``: of what leads on to the layer
-    before (the input gradient, or the whole backward where it is never split). ``is_row``: whether every layer waits
-    for the one before it, forwards, and the other way round, backwards; if not, ``kept``, ``forward`` and ``back`` say
-    nothing about several layers. ``is_split``: whether weight gradients may run after all else.
+    the end of the input gradient. ``forward``: nanoseconds of the forward. ``back``: of the part that the previous
+    layer waits for (the input gradient, or the whole backward if it is never split). ``is_row``: whether every layer
+    waits for the previous one in forwards, and conversely in backwards; if not, ``kept``, ``forward`` and ``back`` do
+    not apply to several layers. ``is_split``: whether weight gradients may run last.
     """
 
     degrees: tuple[int, ...]
@@ -43,12 +43,12 @@ class LayerTerms:
 
     @property
     def layers(self) -> int:
-        """How many there are."""
+        """The number of layers."""
         return len(self.load)
 
     @property
     def way(self) -> int:
-        """Nanoseconds that a micro-batch takes forwards and back at the least; 0 where that is not known."""
+        """The minimum nanoseconds of a micro-batch forwards and back; 0 if unknown."""
         return int((self.forward.min(axis=1) + self.back.min(axis=1)).sum()) if self.is_row else 0
 
     def replicated(self, copies: int) -> LayerTerms:
@@ -62,7 +62,7 @@ def terms_of(costs: Mapping[int, Sequence[LayerCost]], others: Sequence[Sequence
              bytes_per_parameter: int, modes: Sequence[Backward], *, is_row: bool) -> LayerTerms:
     """The terms of layers that cost ``costs`` by degree, and may cost any of ``others`` on one GPU.
 
-    ``modes``: the ways to run a backward that are allowed. ``is_row``: whether layers follow each other without gap.
+    ``modes``: the allowed kinds of backward. ``is_row``: whether layers are consecutive.
     """
     degrees = tuple(sorted(costs))
     is_split = "split" in modes
@@ -74,13 +74,13 @@ def terms_of(costs: Mapping[int, Sequence[LayerCost]], others: Sequence[Sequence
         return np.array(found, dtype=np.int64)
 
     trains = [bool(cost.backward) for cost in costs[degrees[0]]]
-    # A layer that runs without gradients keeps nothing and lets those before it go back at once.
+    # A layer without gradients keeps nothing, and earlier layers need not wait for it in the backward.
     load, static, kept, forward, back = map(table, range(5))
     return LayerTerms(degrees, load, static, kept, forward, back, is_row and (all(trains) or not any(trains)), is_split)
 
 
 def _least(cost: LayerCost, bytes_per_parameter: int, is_split: bool) -> tuple[int, int, int, int, int]:
-    """Load, static bytes, what is kept, forward, and the way back."""
+    """Load, static bytes, kept bytes, forward, and back."""
     shared = sum(count for _, count in cost.shared_parameters)
     kept = cost.activation_bytes - sum(size for _, size in cost.shared_activations) if cost.backward else 0
     whole = back = nanoseconds(cost.backward)

@@ -1,1 +1,1 @@
-"""A plan as a block problem: its parts and communications, what they cost and what they hold, for the search."""
+"""A plan as a block problem: its parts and communications, their costs and memory, for the search."""

@@ -1,7 +1,7 @@
-"""What operators of a program cost: seconds and bytes of a part, for plans that are searched.
+"""Costs of a program's operators: seconds and bytes of a part, for the search of plans.
 
-A part's cost is that of the operator at the part's own sizes, so what all devices compute alike costs each of them the
-whole, and a part of a split its share.
+A part's cost is that of the operator at the part's own sizes, so replicated work costs each device the whole, and a
+part of a split its share.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from weft.models.hardware.devices import DEVICES, DeviceType
 from weft.models.times.roofline import pass_seconds
 from weft.models.transform.program import Annotation, PlanError, PlanOperation, PlanProgram
 
-#: Kernels as the roofline's classes of kernels name them.
+#: Kernels by the roofline's classes of kernels.
 _KINDS = {"norm": "layer_norm", "softmax": "softmax", "log_softmax": "softmax", "attention": "attention",
           "embedding": "embedding", "cross_entropy": "cross_entropy", "convolution": "convolution"}
 _DTYPES = {2: "float16", 4: "float32", 8: "float64"}
@@ -27,15 +27,15 @@ class OperatorCosts(Protocol):
     """Seconds of a part of an operator."""
 
     def seconds(self, program: PlanProgram, operation: PlanOperation, sizes: Mapping[str, int]) -> float:
-        """Of the part that has so many indices of each name."""
+        """Of the part with the given number of indices of each name."""
 
 
 def part_work(program: PlanProgram, operation: PlanOperation, sizes: Mapping[str, int]) -> Work:
     """Operations and bytes of a part.
 
-    Products and sums over names (einsum, attention, convolutions) count two operations for each combination of
-    indices; all else one for each element that it reads or writes. Attention is two products over its rows and columns,
-    of heads as wide as the wider of keys and values; each of its gradients is three. A causal one skips what is masked.
+    Products and sums over names (einsum, attention, convolutions) count two operations for each combination of indices;
+    all others one for each element read or written. Attention is two products over its rows and columns, with heads as
+    wide as the wider of keys and values; each of its gradients is three. Causal attention skips masked products.
     """
     how = operation.annotation
     shapes = [[math.prod(Annotation.shape(tensor, sizes)) for tensor in side] for side in (how.inputs, how.outputs)]
@@ -94,8 +94,8 @@ class ModelledCosts:
 
 @dataclass(frozen=True)
 class GivenCosts:
-    """Seconds of whole operators, by pattern as of a shell; the first that fits counts. A part takes its share by
-    the indices of all names of its annotation. ``other``: seconds of what no pattern names."""
+    """Seconds of whole operators, by shell pattern; the first match counts. A part takes its share by the indices of
+    all names of its annotation. ``other``: seconds of operators without a match."""
 
     given: Mapping[str, float]
     other: float = 0.0
@@ -110,7 +110,7 @@ class GivenCosts:
                                            if not set(name) & set("*?[")})
 
     def seconds(self, program: PlanProgram, operation: PlanOperation, sizes: Mapping[str, int]) -> float:
-        """The operator's seconds, times the share of it that the part is."""
+        """The operator's seconds, times the part's share."""
         whole = self.exact.get(operation.name)
         if whole is None:
             whole = next((seconds for pattern, seconds in self.given.items() if fnmatchcase(operation.name, pattern)),

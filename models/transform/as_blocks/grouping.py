@@ -1,16 +1,16 @@
-"""A plan's parts and communications as blocks: what runs on one set of devices without waiting for others in between.
+"""A plan's parts and communications as blocks: work that runs on one set of devices without waits in between.
 
-A *row* is all parts of an operator in one turn; it holds the devices of all of them. Rows of one phase, turn and set of
-devices that data joins in place are one block. A row's *level* is one more than that of what it waits for, unless that
-is of its own block: so the blocks never wait for each other in a circle. Gradients that no other gradient needs
-(those of weights) are apart from those that others wait for, as far as ``split_backward`` says, and come behind
-them; updates of one set of devices go together; so do communications between the same blocks.
+A *row* is all parts of an operator in one turn; it occupies the devices of all of them. Rows of one phase, turn and set
+of devices connected by data in place form one block. A row's *level* is one more than that of its predecessors, unless
+they are in its own block: so waits between blocks are acyclic. Gradients without dependent gradients (those of weights)
+are separate from those that others wait for, if ``split_backward`` requests it, and come after them; updates of one set
+of devices are grouped, as are communications between the same blocks.
 
-Micro-batches that may change places: parts in turn that are alike in all that counts.
+Interchangeable micro-batches: parts in turn that are equal in all relevant properties.
 
-Where swapping two neighbouring micro-batches changes nothing, some best order runs each block's in turn: of any
-schedule, rename micro-batches at each block by when they run there. The k-th start of a block is then not before the
-k-th end of what it waits for, so waits hold; devices and memory see the same blocks at the same times.
+If swapping two neighbouring micro-batches changes nothing, some best order runs each block's micro-batches in sequence:
+in any schedule, renumber the micro-batches at each block by their start. The k-th start of a block is then not before
+the k-th end of its predecessors, so waits hold; devices and memory see the same blocks at the same times.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ _Key: TypeAlias = tuple[tuple[int, ...], str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Grouped:
-    """A block of a plan. ``parts``: in the order in which the plan runs them; ``joined``: its communications, by their
-    places in :attr:`~weft.models.transform.plan.Preserved.joined`; one of both is empty. ``phase`` is that of its
-    operators, ``weights`` for gradients that no other gradient needs, or what is communicated for: ``communication``,
-    ``next step``. ``turn``: its place among parts in turn. ``after``: the blocks that it waits for, by number."""
+    """A block of a plan. ``parts``: in the plan's execution order; ``joined``: its communications, by their positions
+    in :attr:`~weft.models.transform.plan.Preserved.joined`; one of the two is empty. ``phase`` is that of its
+    operators, ``weights`` for gradients without dependent gradients, or the purpose of a communication:
+    ``communication``, ``next step``. ``turn``: its position among parts in turn. ``after``: the blocks that it waits
+    for, by number."""
 
     name: str
     phase: str
@@ -49,12 +50,11 @@ class Grouped:
 
 
 def grouped(done: Preserved, *, split_backward: bool = True, grain: int | None = None) -> tuple[Grouped, ...]:
-    """The blocks of a plan, each behind those that it waits for.
+    """The blocks of a plan in topological order.
 
-    ``grain``: at most so many operators that wait for each other in a block (``None``: any number), so that
-    communications of the first may run beside the others. Raises
-    :class:`~weft.models.transform.program.PlanError` where devices that compute an operator together wait for each
-    other in different orders.
+    ``grain``: the maximum number of dependent operators in a block (``None``: any number), so that communications of
+    the first may overlap the others. Raises :class:`~weft.models.transform.program.PlanError` if devices that compute
+    an operator together wait for each other in different orders.
     """
     return _Grouping(done, split_backward, grain).blocks()
 
@@ -67,7 +67,7 @@ class _Grouping:
 
     @cached_property
     def rows(self) -> Mapping[_Unit, tuple[Part, ...]]:
-        """The parts of each row, in their order."""
+        """The parts of each row, in order."""
         found: dict[_Unit, list[Part]] = {}
         for part in self.done.order:
             found.setdefault(self.row(part), []).append(part)
@@ -82,20 +82,20 @@ class _Grouping:
         phase = self.program.by_name[row[0]].phase
         if phase == "backward" and self.split and self.is_last(row[0]):
             return devices, "weights", row[1]
-        # What is computed again stands with the backward that it is for.
+        # Recomputed operators belong to their backward.
         return devices, "backward" if phase == "recomputed" else phase, row[1]
 
     def is_last(self, name: str) -> bool:
-        """Whether nothing but updates reads what an operator makes."""
+        """Whether only updates read an operator's outputs."""
         made = set(self.program.by_name[name].outputs)
         names = made | {total for total, terms in self.program.sums.items() if made & set(terms)}
         readers = {reader for one in names for reader in self.program.readers.get(one, ())}
         return all(self.program.by_name[reader].phase == "update" for reader in readers)
 
-    # -- what waits for what -----------------------------------------------------------------------------------------
+    # -- waits -----------------------------------------------------------------------------------------
 
     def graph(self) -> nx.DiGraph[_Unit]:
-        """Rows and communications; ``near`` of an edge: whether data lies in place at both ends."""
+        """Rows and communications; ``near`` of an edge: whether data is in place at both ends."""
         graph: nx.DiGraph[_Unit] = nx.DiGraph()
         graph.add_nodes_from(self.rows)
 
@@ -125,7 +125,7 @@ class _Grouping:
         return graph
 
     def levels(self) -> Mapping[_Unit, int]:
-        """Below that of all that waits for it, but for what may be of its own block."""
+        """Below those of all its successors, except ones that may be in its own block."""
         graph = self.graph()
         keys = {row: self.key(row) for row in self.rows}
         if self.grain is None:
@@ -150,7 +150,7 @@ class _Grouping:
         return {unit: at for unit, (at, _) in level.items()}
 
     def weights_last(self, graph: nx.DiGraph[_Unit], keys: Mapping[_Unit, _Key]) -> None:
-        """Gradients of weights come behind all gradients of their turn that others wait for."""
+        """Weight gradients come after all gradients of their turn that others wait for."""
         behind: dict[_Key, list[_Unit]] = {}
         for row, key in keys.items():
             behind.setdefault(key, []).append(row)
@@ -212,7 +212,7 @@ class _Grouping:
         return tuple(found)
 
     def when(self, unit: _Unit) -> tuple[int, int]:
-        """Where a unit stands in the plan's own order: a communication at the last part that it needs."""
+        """The position of a unit in the plan's own order: a communication at the last part that it needs."""
         if isinstance(unit, int):
             return max(self.position[view.part] for view in self.done.joined[unit].producers), 1
         return self.position[self.rows[unit][0]], 0
@@ -238,7 +238,7 @@ def _turned(name: str, turn: Sequence[int]) -> str:
 
 
 def _some(names: Iterable[str]) -> str:
-    """The first, and the last where there are several."""
+    """The first, and the last if there are several."""
     every = list(dict.fromkeys(names))
     return every[0] if len(every) == 1 else f"{every[0]} .. {every[-1]}"
 
@@ -247,10 +247,10 @@ _Look: TypeAlias = tuple[object, ...]
 
 
 def twins(done: Preserved, blocks: Sequence[Grouped], seconds: Sequence[float]) -> list[tuple[int, int]]:
-    """Pairs of blocks, one micro-batch's and the next one's; none where micro-batches differ.
+    """Pairs of blocks, one micro-batch's and the next one's; none if micro-batches differ.
 
-    A micro-batch is the first number of a block's turn. Alike are blocks of equal operators, devices, times and bytes
-    that wait for blocks that are alike or the same.
+    A micro-batch is the first number of a block's turn. Blocks are alike if they have equal operators, devices, times
+    and bytes and wait for blocks that are alike or identical.
     """
     turns = sorted({block.turn[0] for block in blocks if block.turn})
     by_turn: dict[int, dict[_Look, int]] = {turn: {} for turn in turns}
@@ -258,7 +258,7 @@ def twins(done: Preserved, blocks: Sequence[Grouped], seconds: Sequence[float]) 
         if block.turn:
             look = _look(done, block, seconds[i])
             if look in by_turn[block.turn[0]]:
-                return []  # two alike in one micro-batch: which is which is not known
+                return []  # two alike blocks in one micro-batch: ambiguous
             by_turn[block.turn[0]][look] = i
     found: list[tuple[int, int]] = []
     for one, other in pairwise(turns):
@@ -270,15 +270,15 @@ def twins(done: Preserved, blocks: Sequence[Grouped], seconds: Sequence[float]) 
 
 @dataclass(frozen=True)
 class RepeatedBlocks:
-    """A plan that is one micro-batch's blocks many times: ``rows[m][k]`` is micro-batch m's block that is the k-th of
-    the first micro-batch."""
+    """A plan that repeats one micro-batch's blocks: ``rows[m][k]`` is micro-batch m's counterpart of the first
+    micro-batch's k-th block."""
 
     rows: tuple[tuple[int, ...], ...]
 
 
 def folded(blocks: Sequence[Grouped], pairs: Sequence[tuple[int, int]]) -> RepeatedBlocks | None:
-    """The micro-batches of a plan whose blocks are all of one, by the pairs of :func:`twins`; ``None`` where blocks
-    belong to the step as a whole, or one micro-batch's wait for another's."""
+    """The micro-batches of a plan whose blocks each belong to one, by the pairs of :func:`twins`; ``None`` if blocks
+    belong to the whole step, or one micro-batch's wait for another's."""
     if not pairs or not all(block.turn for block in blocks):
         return None
     following = dict(pairs)
@@ -300,7 +300,7 @@ def _look(done: Preserved, block: Grouped, seconds: float) -> _Look:
 
 
 def _swaps(blocks: Sequence[Grouped], one: dict[_Look, int], other: dict[_Look, int]) -> bool:
-    """Whether exchanging the two micro-batches leaves all waits as they are."""
+    """Whether exchanging the two micro-batches preserves all waits."""
     swapped = {i: other[look] for look, i in one.items()} | {other[look]: i for look, i in one.items()}
     waits = {(before, i) for i, block in enumerate(blocks) for before in block.after}
     touched = {(before, i) for before, i in waits if before in swapped or i in swapped}

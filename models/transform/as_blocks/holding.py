@@ -1,8 +1,7 @@
-"""What blocks of a plan take of memory and give back: tensors from the block that makes or brings them to the last
-that reads them.
+"""Memory allocated and freed by a plan's blocks: tensors from the block that makes or receives them to the last reader.
 
-Of several readers in no order, none is known to be the last: then a tensor is given back by the first block behind all
-of them, or stays. So what is said is never less than what a device holds.
+With several unordered readers, the last is unknown: then a tensor is freed by the first block after all of them, or
+stays. So the result is never less than a device's actual memory.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from weft.models.transform.planned import Part
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """By device: the ``change`` that a block makes (taken at its start, or given back at its end), and the
-    ``workspace`` beyond it while it runs; in bytes."""
+    """By device: the ``change`` of a block (allocated at its start, or freed at its end), and the additional
+    ``workspace`` while it runs; in bytes."""
 
     change: dict[int, int]
     workspace: dict[int, int]
@@ -29,7 +28,7 @@ class DeviceMemory:
 
 @dataclass
 class _Tensor:
-    """Bytes on a device, made by a block (by its part, or brought), and the blocks and parts that read them."""
+    """Bytes on a device, produced by a block (by its part, or received), and the blocks and parts that read them."""
 
     device: int
     size: int
@@ -40,7 +39,7 @@ class _Tensor:
 
 
 def resident(done: Preserved) -> dict[int, int]:
-    """Bytes of parameters and states that each device holds through the step, by the pieces that its parts read."""
+    """Bytes of parameters and states on each device through the step, by the pieces that its parts read."""
     program, found = done.planned.program, dict[int, set[tuple[str, Box]]]()
     for operation in program.operations:
         for name in dict.fromkeys(operation.inputs):
@@ -64,7 +63,7 @@ class _Holdings:
 
     @cached_property
     def tensors(self) -> list[_Tensor]:
-        """All that is made or brought. What an update makes takes the place of what it read."""
+        """All tensors produced or received. The output of an update replaces its input."""
         made: dict[tuple[Part, str], _Tensor] = {}
         for part, block in self.block_of.items():
             for name, box in self.done.planned.outputs(part):
@@ -98,7 +97,7 @@ class _Holdings:
 
     @cached_property
     def reached(self) -> list[int]:
-        """Per block a set of bits: the blocks that it comes behind, itself included."""
+        """Per block a bit set: its predecessors and itself."""
         found: list[int] = []
         for i, block in enumerate(self.blocks):
             bits = 1 << i
@@ -108,7 +107,7 @@ class _Holdings:
         return found
 
     def last_of(self, tensor: _Tensor) -> int | None:
-        """The block that gives a tensor back: the first on its device that is, or comes behind, each reader."""
+        """The block that frees a tensor: the first on its device that is, or comes after, each reader."""
         needed = 0
         for reader in tensor.readers or {tensor.block}:
             needed |= 1 << reader
@@ -141,7 +140,7 @@ class _Holdings:
         return found
 
     def peak(self, block: int, device: int, made: Sequence[_Tensor]) -> int:
-        """Bytes that a block's own tensors come to at once, parts in their order; what others read stays."""
+        """Peak bytes of a block's own tensors, with parts in order; tensors read by others stay."""
         position = {part: n for n, part in enumerate(self.blocks[block].parts)}
         steps = [0] * (len(position) + 1)
         for tensor in made:

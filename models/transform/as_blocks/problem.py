@@ -1,8 +1,8 @@
 """A plan as a block problem: parts and communications with their seconds and bytes, for weft's search of an order.
 
 All micro-batches of a plan are parts of it, so one micro-batch of the problem is the plan's whole step. Devices are the
-plan's; communications run on lanes of them (one in, one out where messages go from one device to another), beside what
-devices compute, or hold the devices themselves as a run without threads does.
+plan's; communications run on their lanes (one in, one out for messages from one device to another), beside the
+computation, or occupy the devices themselves as in a run without threads.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from weft.solver.timing import time_orders
 
 _KIND = {"forward": BlockKind.FORWARD, "recomputed": BlockKind.RECOMPUTE, "backward": BlockKind.INPUT_GRAD,
          "weights": BlockKind.WEIGHT_GRAD, "update": BlockKind.OTHER}
-#: A block that takes no time counts as this share of the longest.
+#: The duration of a block without time, as a share of the longest.
 _LEAST = 1e-6
-#: No operator takes as many seconds.
+#: Longer than any operator, in seconds.
 _MOST = 1e9
 
 
 @dataclass(frozen=True)
 class Pricing:
-    """How a plan's blocks are made. ``costs``: seconds of operators. ``memory``: bytes of a device, or of each, without
-    limit where none. ``overlap``: whether communications run beside what devices compute. ``split_backward`` and
-    ``grain`` as of :func:`~weft.models.transform.as_blocks.grouping.grouped`."""
+    """The options of making a plan's blocks. ``costs``: seconds of operators. ``memory``: bytes of a device, or of
+    each, unlimited if none. ``overlap``: whether communications overlap computation. ``split_backward`` and ``grain``
+    as in :func:`~weft.models.transform.as_blocks.grouping.grouped`."""
 
     costs: OperatorCosts
     memory: int | Sequence[int] | None = None
@@ -46,8 +46,8 @@ class Pricing:
 
 @dataclass(frozen=True)
 class PlanBlocks:
-    """``problem``: one micro-batch of it is the plan's step. ``blocks``: what each of its blocks is. ``turns``: where
-    the plan's micro-batches are alike and all there is, which blocks are whose (``None`` otherwise)."""
+    """``problem``: one micro-batch of it is the plan's step. ``blocks``: its blocks. ``turns``: if the plan consists of
+    identical micro-batches, the blocks of each (``None`` otherwise)."""
 
     done: Preserved
     problem: Problem
@@ -61,7 +61,8 @@ class PlanBlocks:
 
     @cached_property
     def folded(self) -> Problem:
-        """``problem``, or where micro-batches are alike the problem of one of them: so many of it are the same step."""
+        """``problem``, or if micro-batches are alike the problem of one of them: :attr:`micro_batches` of it are the
+        same step."""
         if self.turns is None:
             return self.problem
         row = self.turns.rows[0]
@@ -71,7 +72,7 @@ class PlanBlocks:
             for block in map(self.problem.blocks.__getitem__, row)))
 
     def block_of(self, block: int, micro_batch: int) -> Grouped:
-        """What a block of :attr:`folded` is."""
+        """The plan's block for a block of :attr:`folded`."""
         return self.blocks[block if self.turns is None else self.turns.rows[micro_batch][block]]
 
     @cached_property
@@ -81,7 +82,7 @@ class PlanBlocks:
         return Schedule(self.folded, self.micro_batches, times, 0.0, solver={"name": "as written"})
 
     def orders(self) -> list[list[tuple[int, int]]]:
-        """Per device and lane of :attr:`folded` its blocks and their micro-batches, as the plan's own order has them.
+        """Per device and lane of :attr:`folded` its blocks and their micro-batches, in the plan's own order.
         """
         position = {part: i for i, part in enumerate(self.done.order)}
         graph: nx.DiGraph[int] = nx.DiGraph()
@@ -106,11 +107,10 @@ class PlanBlocks:
 
 
 def plan_blocks(done: Preserved, pricing: Pricing) -> PlanBlocks:
-    """The block problem of a plan that is put together.
+    """The block problem of a preserved plan.
 
-    Raises :class:`~weft.models.transform.program.PlanError` for a plan that is no blocks
-    (:func:`~weft.models.transform.as_blocks.grouping.grouped`), and for parameters that a device's memory does not
-    hold.
+    Raises :class:`~weft.models.transform.program.PlanError` for a plan that cannot be divided into blocks
+    (:func:`~weft.models.transform.as_blocks.grouping.grouped`), and for parameters that exceed a device's memory.
     """
     groups = grouped(done, split_backward=pricing.split_backward, grain=pricing.grain)
     devices, places = _devices(done, groups, pricing)
@@ -150,7 +150,7 @@ def _once(named: Sequence[int], amounts: Mapping[int, int]) -> tuple[int, ...]:
 
 def _devices(done: Preserved, groups: Sequence[Grouped], pricing: Pricing
              ) -> tuple[tuple[Device, ...], list[tuple[int, ...]]]:
-    """The devices with their lanes, and where each block runs."""
+    """The devices with their lanes, and the location of each block."""
     count = 1 + max(device for block in groups for device in block.devices)
     memory = [pricing.memory] * count if pricing.memory is None or isinstance(pricing.memory, int) else list(
         pricing.memory)
@@ -188,7 +188,7 @@ def _devices(done: Preserved, groups: Sequence[Grouped], pricing: Pricing
 
 
 def _pair(done: Preserved, block: Grouped) -> tuple[int, int] | None:
-    """The source and the target, where a block is messages from one device to another."""
+    """The source and the target of a block of messages from one device to another."""
     ends: set[tuple[int, int]] = set()
     for i in block.joined:
         entry = done.joined[i]
@@ -203,7 +203,7 @@ def _pair(done: Preserved, block: Grouped) -> tuple[int, int] | None:
 
 
 def _seconds(done: Preserved, block: Grouped, costs: OperatorCosts) -> float:
-    """What a block takes: its communications in turn, or what the busiest of its devices computes."""
+    """A block's time: its communications in sequence, or the computation of its busiest device."""
     if block.joined:
         return sum(done.joined[i].seconds for i in block.joined)
     total: dict[int, float] = {}
@@ -215,7 +215,7 @@ def _seconds(done: Preserved, block: Grouped, costs: OperatorCosts) -> float:
 
 
 def part_seconds(planned: Planned, part: Part, costs: OperatorCosts) -> float:
-    """What a part takes."""
+    """A part's time."""
     found = costs.seconds(planned.program, planned.program.by_name[part.operation], planned.sizes(part))
     if not (math.isfinite(found) and 0 <= found <= _MOST):
         raise PlanError(f"costs: {part} takes {found} seconds, it must be a number from 0 to {_MOST:g}")

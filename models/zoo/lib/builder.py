@@ -1,6 +1,6 @@
-"""Putting an operator graph together, one operator after another.
+"""Assembly of an operator graph, one operator after another.
 
-What all operators have in common is worked out here, so that a block says only what is its own: names (a layer's
+Properties common to all operators are derived here, so that a block specifies only its own: names (a layer's
 operators, tensors and parameters carry the layer's name in front), whether there is a backward at all, and the bytes
 that each pass moves:
 
@@ -8,14 +8,14 @@ that each pass moves:
 * input gradient: reads the gradients of its outputs, what it kept and its parameters, writes its inputs' gradients;
 * weight gradient: reads the gradients of its outputs and what it kept for it, writes its parameters' gradients.
 
-Blocks that move more (a loss in several kernels) say so themselves.
+Blocks that move more (a loss in several kernels) specify it themselves.
 
-The blocks that the zoo's families are made of: linear layers, norms, activations, feed-forward parts, losses.
+The building blocks of the zoo's families: linear layers, norms, activations, feed-forward parts, losses.
 
-Each adds its operators to a :class:`~weft.models.zoo.lib.builder.GraphBuilder` and returns the tensor that goes on.
+Each adds its operators to a :class:`~weft.models.zoo.lib.builder.GraphBuilder` and returns its output tensor.
 They are cut as finely as a framework's kernels are, and as the profiles in ``models/data/aceso`` are. Activations are
 (batch, sequence, hidden) unless a block says otherwise. A multiplication and an addition count as two floating-point
-operations. What is kept for the backward is what PyTorch keeps: a linear layer its input, a softmax its output, dropout
+operations. Kept tensors are those that PyTorch keeps: a linear layer its input, a softmax its output, dropout
 a mask of one byte an element, GELU its input, ReLU its output, a norm its input and its statistics in fp32.
 """
 
@@ -37,7 +37,7 @@ class Passes:
     """The work of an operator's passes.
 
     ``flops``: floating-point operations of the forward, and of each gradient unless ``input_flops`` says otherwise for
-    the input's. A :class:`Work` given for a pass replaces what is worked out for it.
+    the input's. A :class:`Work` given for a pass replaces the derived one.
     """
 
     flops: float = 0.0
@@ -49,7 +49,7 @@ class Passes:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """Tensors beside an operator's inputs and outputs, and which of all of them stay.
+    """Tensors beside an operator's inputs and outputs, and those of all of them that are kept.
 
     ``keeps``: for its backward. ``deferred``: of these, until its weight gradient (``None``: that runs in the
     input-gradient pass). ``internal``: tensors that it makes for itself; those not kept are its workspace.
@@ -64,10 +64,10 @@ _NO_WORK, _NOTHING = Passes(), Saved()
 
 
 class GraphBuilder:
-    """An operator graph in the making.
+    """A graph under construction.
 
-    ``dtype``: what activations and parameters are stored in. Without ``training`` nothing is kept and nothing has a
-    backward. ``dropout`` off leaves dropout operators out, as inference does.
+    ``dtype``: the type of activations and parameters. Without ``training`` nothing is kept and nothing has a backward.
+    ``dropout`` off omits dropout operators, as in inference.
     """
 
     def __init__(self, name: str, *, dtype: str = "float16", training: bool = True, dropout: bool = True) -> None:
@@ -95,7 +95,7 @@ class GraphBuilder:
 
     @contextmanager
     def forward_only(self, scope: str | None = None) -> Iterator[None]:
-        """Operators made inside keep nothing and have no backward; nor has what reads only them.
+        """Operators made inside keep nothing and have no backward; nor have operators that read only their outputs.
 
         Their parameters are named as those of layer ``scope`` (default: of their own layer), to be shared with it.
         """
@@ -112,7 +112,7 @@ class GraphBuilder:
     # -- tensors -------------------------------------------------------------------------------------------------------
 
     def input(self, name: str, shape: Sequence[int], dtype: str | None = None) -> Tensor:
-        """A tensor that comes from outside the model; it has no gradient."""
+        """An external tensor; it has no gradient."""
         made = _tensor(name, shape, dtype or self.dtype)
         self._inputs.append(made)
         self._constant.add(name)

@@ -1,4 +1,4 @@
-"""The transformer layer: attention and a feed-forward part on one residual, and where its norms stand.
+"""The transformer layer: attention and a feed-forward part on one residual, and the positions of its norms.
 
 Attention: plain, with grouped queries, in windows, from latent keys and values; fused or kernel by kernel.
 """
@@ -27,7 +27,7 @@ from weft.models.zoo.lib.experts import ExpertSizes, mixture_of_experts
 
 @dataclass(frozen=True, slots=True)
 class LayerSizes:
-    """What a transformer layer is like.
+    """The properties of a transformer layer.
 
     ``hidden``: width inside the feed-forward part. ``bias``: of the feed-forward part, and of norms unless
     ``norm_bias`` says otherwise. ``place``: of norms, "before" each part, "after" its residual, on its "output" before
@@ -47,13 +47,13 @@ class LayerSizes:
     experts: ExpertSizes | None = None
 
     def normed(self, b: GraphBuilder, x: Tensor, name: str) -> Tensor:
-        """``x`` behind a norm of the layer's kind."""
+        """``x`` after a norm of the layer's kind."""
         return norm(b, x, name, self.norm, bias=self.bias if self.norm_bias is None else self.norm_bias)
 
 
 def transformer_layer(b: GraphBuilder, x: Tensor, sizes: LayerSizes, *, memory: Tensor | None = None,
                       score_bias: Sequence[Tensor] = ()) -> Tensor:
-    """Attention, attention to ``memory`` where there is one, feed-forward; each with its residual.
+    """Attention, attention to ``memory`` if there is one, feed-forward; each with its residual.
 
     Attention to ``memory`` has neither grouped queries nor rotated positions.
     """
@@ -102,7 +102,7 @@ class LatentSizes:
 
 @dataclass(frozen=True, slots=True)
 class AttentionSizes:
-    """What a model's attention is like.
+    """The properties of a model's attention.
 
     ``head_size``: width of a head (default: ``heads`` share the width). ``kv_heads`` < ``heads`` share keys and values
     (grouped queries). ``bias``: of the projections, ``key_bias``: of the keys' too; ``out_bias``: of the last one,
@@ -154,7 +154,7 @@ class _Core:
 
 
 def _seen(keys: int, sizes: AttentionSizes) -> float:
-    """How many keys a query of fused attention looks at, of so many: the mean over all queries."""
+    """The mean number of keys that a query of fused attention attends to, over all queries."""
     window = min(keys, sizes.window or keys)
     return window * causal_share(keys, window) if sizes.causal else window
 
@@ -163,8 +163,8 @@ def attention(b: GraphBuilder, x: Tensor, sizes: AttentionSizes, name: str = "at
               memory: Tensor | None = None, score_bias: Sequence[Tensor] = (), gate: Tensor | None = None) -> Tensor:
     """Multi-head attention, from the projections to the output projection.
 
-    ``memory``: what is attended to (default: ``x``). ``score_bias``: tensors added to the scores. ``gate``: multiplies
-    the result before the output projection.
+    ``memory``: the source of keys and values (default: ``x``). ``score_bias``: tensors added to the scores. ``gate``:
+    multiplies the result before the output projection.
     """
     width, queries, heads = x.shape[-1], x.shape[-2], sizes.heads
     size, groups = sizes.head_size or width // heads, sizes.kv_heads or heads
@@ -193,7 +193,7 @@ def attention(b: GraphBuilder, x: Tensor, sizes: AttentionSizes, name: str = "at
 
 
 def _projected(b: GraphBuilder, x: Tensor, sizes: AttentionSizes, size: int, groups: int, name: str) -> Tensor:
-    """Queries, keys and values side by side, normalised and rotated where the model does that."""
+    """Queries, keys and values side by side, normalised and rotated if the model does so."""
     heads = sizes.heads
     both = linear(b, x, (heads + 2 * groups) * size, f"{name}.qkv", units=groups,
                   bias=sizes.bias and (sizes.key_bias or (heads + groups) * size))
@@ -203,7 +203,7 @@ def _projected(b: GraphBuilder, x: Tensor, sizes: AttentionSizes, size: int, gro
 
 
 def _normed(b: GraphBuilder, x: Tensor, sizes: AttentionSizes, size: int, groups: int, name: str) -> Tensor:
-    """Queries and keys normalised, values as they are. Cut by heads unless the norm is over all of them."""
+    """Queries and keys normalised, values unchanged. Cut by heads unless the norm is over all of them."""
     scales = {"head": (1, 1), "heads": (sizes.heads, groups), "width": (sizes.heads, groups)}[sizes.qk_norm or "head"]
     vectors = [b.parameter(f"{name}.{of}", count * size) for of, count in zip("qk", scales, strict=True)]
     y, last = b.tensor(name, x.shape), len(x.shape) - 1

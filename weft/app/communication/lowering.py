@@ -1,18 +1,18 @@
 """A program of computation and communication as the instructions of one rank.
 
-What moves data between ranks goes to a network lane, and is waited for just before the first that reads it; a fused
-stage goes there if one of its parts does.
+Communication runs on a network lane, and is waited for just before its first reader; a fused stage runs there if one of
+its parts does.
 
-In which order a rank runs the stages of a program, and the chunks of its chains.
+The order in which a rank runs the stages of a program, and the chunks of its chains.
 
-Without a schedule, stages keep the program's order, a chain in chunks at the place where all that it reads is there. A
-chain is taken apart into runs: neighbouring stages that compute, and the collectives behind them. Of two runs, all
-chunks of the first come before those of the second: the network then has each chunk as early as can be, and no order
-ends earlier. Of more, run r's chunk c comes beside run 0's chunk c + r, as in a pipeline: collectives behind a later
-run would else stand in the queue behind all of the first one's.
+Without a schedule, stages keep the program's order, a chain in chunks at the point where all its inputs are available.
+A chain is divided into runs: neighbouring compute stages, and the collectives after them. With two runs, all chunks of
+the first come before those of the second: the network then has each chunk as early as possible, and no order ends
+earlier. With more, run r's chunk c comes beside run 0's chunk c + r, as in a pipeline: otherwise collectives of a later
+run would queue behind all of the first one's.
 
-With a schedule (:func:`weft.models.communication.search.problem.tune` has one), each lane has its order, and what is
-started on a network lane is started as early as that order allows.
+With a schedule (:func:`weft.models.communication.search.problem.tune` returns one), each lane follows its order, and
+operations on a network lane start as early as that order allows.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ from weft.solver.schedule import Schedule
 
 @dataclass(frozen=True)
 class Emulated:
-    """What stages take at least on ranks without the devices they are for: ``seconds`` by stage, all its chunks
-    together, and ``launches`` by stage, seconds of each chunk besides."""
+    """Minimum times of stages, for ranks without the target devices: ``seconds`` by stage, all its chunks together, and
+    ``launches`` by stage, additional seconds for each chunk."""
 
     seconds: Mapping[str, float]
     launches: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, program: CommunicationProgram, prices: Prices, written: CommunicationProgram | None = None) -> Emulated:
-        """What ``prices`` say of the stages of ``program``; ``written``: the one that ``prices.compute`` names stages
-        of, if another.
+        """The times of the stages of ``program`` by ``prices``; ``written``: the program whose stages
+        ``prices.compute`` names, if another.
 
         Raises :class:`~weft.models.communication.program.CommunicationError` for a matmul without a price.
         """
@@ -73,8 +73,8 @@ def lower(program: CommunicationProgram, rank: int, emulated: Emulated | None = 
           ) -> LaneProgram:
     """The instructions of ``rank``: of pipeline group g, its i-th rank is rank g N + i; in the order of ``schedule``.
 
-    Raises :class:`~weft.models.communication.program.CommunicationError` for emulated stages that are not there, or
-    take less than 0 seconds, and for a schedule of another program.
+    Raises :class:`~weft.models.communication.program.CommunicationError` for emulated stages that do not exist or have
+    negative times, and for a schedule of another program.
     """
     emulated = emulated or Emulated({})
     for name, value in (*emulated.seconds.items(), *emulated.launches.items()):
@@ -111,7 +111,7 @@ class _ProgramLowering:
                            tuple(name for name in kept if name in mine))
 
     def step(self, stage: ProgramStage, overlap: Overlap | None, chunk: int) -> None:
-        """One stage, or a chunk of it, behind waits for what it reads."""
+        """One stage, or a chunk of it, after waits for its inputs."""
         calls = tuple(call for leaf in stage.leaves() if (call := self.call(leaf, overlap, chunk)) is not None)
         if not calls:
             return
@@ -137,7 +137,7 @@ class _ProgramLowering:
         return TensorPart(name, self.chunk(name, overlap, chunk))
 
     def chunk(self, name: str, overlap: Overlap | None, chunk: int) -> Chunk | None:
-        """As :func:`weft.models.communication.chunks.chunk_ranges` has it."""
+        """The range as in :func:`weft.models.communication.chunks.chunk_ranges`."""
         if overlap is None or name not in overlap.axes:
             return None
         tensor, axis = self.program.tensors[name], overlap.axes[name]
@@ -145,7 +145,7 @@ class _ProgramLowering:
         return Chunk(axis, chunk, overlap.chunks, self.program.ranks if overlap.by_slices and not own else 1)
 
     def call(self, leaf: ProgramStage, overlap: Overlap | None, chunk: int) -> StageCall | None:
-        """What this rank does of a stage that is not fused; ``None`` where it has no part in it."""
+        """This rank's call for a stage that is not fused; ``None`` if it does not take part."""
         tensors, group = self.program.tensors, self.program.group_of(leaf)
         if leaf.kind == "send":
             return self.send(leaf, group, overlap, chunk)
@@ -170,8 +170,7 @@ class _ProgramLowering:
 
 
 def lane_of(stage: ProgramStage) -> Lane:
-    """Where a stage runs: on the lane between pipeline groups where it sends, on the network lane where it has any
-    other collective."""
+    """The lane of a stage: the lane between pipeline groups for a send, the network lane for any other collective."""
     kinds = {leaf.kind for leaf in stage.leaves()}
     if "send" in kinds:
         return "sends"
@@ -180,7 +179,7 @@ def lane_of(stage: ProgramStage) -> Lane:
 
 @dataclass(frozen=True)
 class StageOrder:
-    """Of the stages of ``program``: by ``schedule`` where there is one, whose blocks are named as those of
+    """The order of the stages of ``program``: by ``schedule`` if given, with blocks named as in
     :func:`weft.models.communication.search.blocks.blocks_of`."""
 
     program: CommunicationProgram
@@ -200,7 +199,7 @@ class StageOrder:
         return default if self.schedule is None else self._by(self.schedule, default)
 
     def reads(self, key: Key) -> Iterator[Key]:
-        """What makes the tensors that ``key`` reads: of its own chain, the same chunk."""
+        """The producers of the tensors that ``key`` reads: within its own chain, the same chunk."""
         chain = self.chain_of.get(key[0])
         for name in self.program.by_name[key[0]].inputs:
             maker = self.program.producer.get(name)
@@ -225,13 +224,13 @@ class StageOrder:
                 while queue and all(read in done for read in self.reads(queue[0])):
                     done[queue.pop(0)] = None
                     if lane == "compute":
-                        break  # what this one feeds comes first
+                        break  # its consumers come first
             if len(done) == before:
                 raise CommunicationError("the schedule has stages before what they read: give one of this program")
         return list(done)
 
     def _begins(self, schedule: Schedule, default: Sequence[Key]) -> dict[Key, float]:
-        """When each begins; what takes no time, when all that it reads is there."""
+        """The start of each; for stages without duration, the time when all inputs are available."""
         if schedule.micro_batches != 1:
             raise CommunicationError(f"the schedule has {schedule.micro_batches} runs of its blocks: give one of 1")
         times: dict[str, tuple[float, float]] = {}
@@ -266,7 +265,7 @@ def _chunks(program: CommunicationProgram, unit: ProgramStage | Overlap) -> Iter
 
 
 def _runs(stages: Sequence[ProgramStage]) -> list[list[ProgramStage]]:
-    """A chain cut before each stage that computes with what a network lane brought."""
+    """A chain, split before each compute stage that reads a network lane's result."""
     found: list[list[ProgramStage]] = [[]]
     for is_network, run in groupby(stages, key=lambda stage: lane_of(stage) != "compute"):
         if not is_network and found[-1]:

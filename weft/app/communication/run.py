@@ -20,18 +20,18 @@ class ProgramOnRank:
     """``program``, ready to run on this rank of ``group`` (by default all): rank i of pipeline group g, of N ranks
     each, is rank g N + i. To be made, and run, by all ranks together.
 
-    Collectives run beside computation: each starts once what it reads is there, on a thread (on CUDA: a stream) of its
-    own, and is waited for just before its result is read; chains of ``program.overlaps`` run in chunks.
+    Collectives overlap computation: each starts once its inputs are available, on a separate thread (on CUDA: a
+    stream), and is waited for just before its result is read; chains of ``program.overlaps`` run in chunks.
 
-    ``schedule``: one of this program, such as ``tuned.schedule``: each lane then has its order (the same on all ranks:
-    search with ``effort``, not with a time limit, or on one rank for all). ``compiled``: let
-    ``torch.compile`` make one function of each fused stage (a string: with that backend); where it cannot, the stage
-    runs as it is, and :attr:`notes` says so. ``emulated``: what stages take at least, on CPUs. ``timeout``: seconds
-    that a collective waits for the other ranks. ``half``: the type of elements of two bytes, bfloat16 by default.
+    ``schedule``: one of this program, such as ``tuned.schedule``, which each lane follows (the same on all ranks:
+    search with ``effort``, not with a time limit, or on one rank for all). ``compiled``: compile each fused stage into
+    one function by ``torch.compile`` (a string: with that backend); if that fails, the stage runs uncompiled, and
+    :attr:`notes` says so. ``emulated``: minimum times of stages, on CPUs. ``timeout``: seconds that a collective waits
+    for the other ranks. ``half``: the type of two-byte elements, bfloat16 by default.
 
-    Raises ``ValueError`` where no process group is initialised, it has another number of ranks than the program, or
-    ranks have different programs, and :class:`~weft.runtime.communication.others.RankError` where another rank does
-    not make it too.
+    Raises ``ValueError`` if no process group is initialised, its number of ranks differs from the program's, or ranks
+    have different programs, and :class:`~weft.runtime.communication.others.RankError` if another rank does not
+    construct it too.
     """
 
     def __init__(self, program: CommunicationProgram, group: dist.ProcessGroup | None = None,
@@ -46,26 +46,26 @@ class ProgramOnRank:
 
     @property
     def notes(self) -> Sequence[str]:
-        """What could not be done as asked, a sentence each."""
+        """Requests that could not be met, one sentence each."""
         return tuple(self._executor.notes)
 
     @property
     def laps(self) -> Sequence[Lap]:
-        """When each step of the last run was at work: stage, chunk, lane, start and end (CPU only)."""
+        """The times of each step of the last run: stage, chunk, lane, start and end (CPU only)."""
         return tuple(self._executor.laps)
 
     def run(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Run the program once: from what this rank holds of inputs, parameters and states, by name, to what it holds
-        of outputs and of what is carried to the next step. Of a sliced tensor it holds its slice (:meth:`held`).
+        """Run the program once: takes this rank's parts of inputs, parameters and states by name, and returns its parts
+        of outputs and of the tensors carried to the next step. For a sliced tensor that is its slice (:meth:`held`).
 
         Raises ``ValueError`` for a tensor that is missing, or of another shape, type or device, and
-        :class:`~weft.runtime.communication.others.RankError` where another rank has failed, or is late by
-        the timeout. After either, the program must be made anew.
+        :class:`~weft.runtime.communication.others.RankError` if another rank has failed or exceeded the timeout. After
+        either, create the program again.
         """
         return self._executor.run(tensors)
 
     def held(self, name: str, whole: torch.Tensor) -> torch.Tensor:
-        """What this rank holds of the ``whole`` tensor ``name``: its slice, or all of it."""
+        """This rank's part of the ``whole`` tensor ``name``: its slice, or all of it."""
         if name not in self.program.tensors:
             raise CommunicationError(f"the program has no tensor {name!r}")
         value = self._lowered.values[name]
@@ -76,7 +76,7 @@ class ProgramOnRank:
         return slice_of(whole, value.axis, self._lowered.ranks, self._lowered.index).contiguous()
 
     def next_step(self, results: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-        """Parameters and states, by name, as the next step reads them, from the results of one."""
+        """Parameters and states by name for the next step, from the results of a step."""
         return {old: results[made] for made, old in self.program.carried.items() if made in results}
 
     def close(self) -> None:

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from weft.models.spec.spec import Spec
 
 
-#: What the known schedules may take of the time that is left, and weft's own search where another one follows.
+#: Shares of the remaining time for the known schedules, and for weft's own search if another one follows.
 _KNOWN_SHARE, _OWN_SHARE = 0.4, 0.5
-#: Of large problems: what weft's own search takes, which comes first; and the table of what is left then.
+#: For large problems: the share of weft's own search, which runs first, and the table's share of the rest.
 _LARGE_SHARE, _TABLE_SHARE = 0.6, 0.2
-#: Of a spec that leaves its grid open: what the search for the best one takes.
+#: For a spec with an open grid: the share of the search for the best one.
 _GRID_SHARE = 0.5
 
 
@@ -61,7 +61,7 @@ def compare_source(
     twin = _with_adam(source)
     own_share = _OWN_SHARE if twin is not None else 1.0
     if any(is_large(placement.problem, case.micro_batches) for placement in case.placements):
-        # weft has a first schedule within seconds, the known ones together have not.
+        # weft has a first schedule within seconds, unlike the known ones together.
         own = solve_case(case, options.shortened(_LARGE_SHARE * own_share), on_progress)
         known, left_out = known_schedules(case, options.budget(), 1 - _TABLE_SHARE, options.objective)
     else:
@@ -92,7 +92,7 @@ def compare_source(
 
 
 def _with_adam(source: Problem | WideProblem | Spec) -> Spec | None:
-    """The same with Adam in place of AdamA; nothing where it has none."""
+    """The same with Adam in place of AdamA; nothing for a spec without AdamA."""
     if isinstance(source, Problem | WideProblem) or source.training is None or source.training.optimizer != "adama":
         return None
     return source.model_copy(update={"training": source.training.model_copy(update={"optimizer": "adam"})})
@@ -101,10 +101,10 @@ def _with_adam(source: Problem | WideProblem | Spec) -> Spec | None:
 def known_schedules(case: Case, budget: Budget | None = None,
                     share: float = _KNOWN_SHARE,
                     objective: str = "makespan") -> tuple[dict[str, Schedule], dict[str, str]]:
-    """Every known schedule on the best of the placements listed, by name, timed for ``objective``; and, for those that
-    can run on none, why.
+    """Every known schedule on the best of the listed placements, by name, timed for ``objective``; and for those that
+    can run on none, the reason.
 
-    Those that ``share`` of what is left of ``budget`` is too short for are left out.
+    Schedules for which ``share`` of the remaining ``budget`` is too short are left out.
     """
     known, left_out = _listed(case, budget, share, objective)
     return {name: entry.labelled for name, entry in known.items()}, left_out
@@ -112,8 +112,8 @@ def known_schedules(case: Case, budget: Budget | None = None,
 
 def _known_on_all_cuts(case: Case, options: SearchOptions, on_progress: Callable[[Progress], None],
                        ) -> tuple[dict[str, Schedule], dict[str, str], Case]:
-    """Every known schedule on the cut that serves it best; why others are left out; and ``case`` with the placement of
-    the best one among its own, so that no known schedule on any cut that was tried is better than weft's."""
+    """Every known schedule on its best cut; the reasons for omissions; and ``case`` with the placement of the best one
+    added, so that no known schedule on any cut that was tried is better than weft's."""
     from weft.app.cuts.rivals import on_best_cuts
 
     budget = options.budget()
@@ -130,7 +130,7 @@ def _known_on_all_cuts(case: Case, options: SearchOptions, on_progress: Callable
 
 def _with_own_cut(known: dict[str, Schedule], left_out: dict[str, str],
                   own: Schedule) -> tuple[dict[str, Schedule], dict[str, str]]:
-    """``known`` with those known schedules that are better on the cut of ``own``, which none of them beats there."""
+    """``known``, updated with schedules that are better on the cut of ``own``; none of them beats ``own`` there."""
     from weft.app.cuts.rivals import on_cut_of
 
     with unwatched():
@@ -153,8 +153,8 @@ def _better(on_progress: Callable[[Progress], None], known: Mapping[str, Schedul
 
 def _with_own_assignment(known: dict[str, Schedule], left_out: dict[str, str], own: Schedule, wide: WideCase
                          ) -> tuple[dict[str, Schedule], dict[str, str]]:
-    """``known`` with those known schedules that are better under the options, and with the micro-batches in the order,
-    of ``own``, where these are not among the assignments listed."""
+    """``known``, updated with schedules that are better under the options and micro-batch order of ``own``, if these
+    are not among the listed assignments."""
     rounds = own.rounds or Rounds(wide.problem.under(own.choices), wide.run)
     with unwatched():
         for name, schedule in known_on_rounds(rounds).items():
@@ -166,7 +166,7 @@ def _with_own_assignment(known: dict[str, Schedule], left_out: dict[str, str], o
 
 
 def _in_order(known: Mapping[str, Schedule], left_out: Mapping[str, str]) -> tuple[dict[str, Schedule], dict[str, str]]:
-    """``known`` in the order of tables, and why the rest is left out."""
+    """``known`` in the order of tables, and the reasons why the rest is left out."""
     return ({name: known[name] for name in BASELINES if name in known},
             {name: reason for name, reason in left_out.items() if name not in known})
 
@@ -178,7 +178,8 @@ def _best(known: Iterable[Known]) -> Known | None:
 
 def _listed(case: Case, budget: Budget | None, share: float,
             objective: str) -> tuple[dict[str, Known], dict[str, str]]:
-    """The known schedules on the best of the placements listed; and why the others can run on none of them."""
+    """The known schedules on the best of the listed placements; and the reasons why the others can run on none of
+    them."""
     known: dict[str, Known] = {}
     left_out = dict.fromkeys(BASELINES, "the time limit is too short to make it")
     with nullcontext() if budget is None else budget.limited(share):
@@ -193,7 +194,8 @@ def _listed(case: Case, budget: Budget | None, share: float,
 
 
 def _made(case: Case, name: str, objective: str) -> tuple[list[Known], str]:
-    """Schedule ``name`` on every placement that it can run on, and why it cannot on the first of the others."""
+    """Schedule ``name`` on every placement on which it can run, and the reason why it cannot run on the first of the
+    others."""
     found: list[Known] = []
     reason = ("" if case.placements else "stages that are all alike do not fit" if case.open
               else "the whole model on every GPU leaves nothing to order")

@@ -1,5 +1,5 @@
-"""Which cuts of the layers are searched, beside the placements that are listed?
+"""Which cuts of the layers are searched, in addition to the listed placements?
 
-In: the spaces of all cuts, the best makespan so far, a budget. Out: cuts with schedules to start from, and a bound on
-all that are not searched.
+In: the spaces of all cuts, the best makespan so far, a budget. Out: cuts with initial schedules, and a bound on all
+cuts not searched.
 """

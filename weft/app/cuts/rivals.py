@@ -1,8 +1,8 @@
-"""Known schedules on the cuts that serve them best.
+"""Known schedules on their best cuts.
 
-The order of a known schedule is carried to all cuts of its layout that are listed, and the schedule is made anew on the
-cut that serves this order best. Where its order does not depend on the cut, which holds for most, that is the best of
-these cuts; where it does, it is the best of those that were tried.
+The order of a known schedule is carried to all listed cuts of its layout, and the schedule is generated again on the
+best cut for this order. If its order does not depend on the cut, as for most, that is the best of these cuts; otherwise
+it is the best of those tried.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.validate import violations
 from weft.solver.schedule import Schedule
 
-#: What this may take of what is left.
+#: The share of the remaining time for this.
 _SHARE = 0.2
-#: Cuts of each layout that are listed, and how far above the best known schedule cuts' bounds may be.
+#: Number of cuts listed for each layout, and the limit on their bounds relative to the best known schedule.
 _LISTED, _ABOVE = 60_000, 1.1
-#: What a schedule says of its placement.
+#: A schedule's entries on its placement.
 _OF_PLACEMENT = ("placement", "static_memory", "gpu_memory", "layers_of_stage", "notes", "optimizer", "gradients_freed")
-#: Cuts of a layout on which a schedule is made whose order depends on the cut; of others one is enough.
+#: Number of cuts of a layout on which a schedule is generated if its order depends on the cut; otherwise one suffices.
 _SEEDS = 6
-#: How often a schedule is made anew on the cut that its last order is carried to.
+#: How often a schedule is generated again on the best cut for its last order.
 _AGAIN = 3
 
 
 def on_best_cuts(case: Case, budget: Budget, known: Mapping[str, Known], names: Sequence[str]) -> dict[str, Known]:
-    """``known``, known schedules on the placements listed, with better cuts for those of ``names`` that have one."""
+    """``known``, known schedules on the listed placements, with better cuts for those of ``names`` that have one."""
     found = dict(known)
     fitting = [entry.schedule.makespan for entry in known.values() if entry.fits]
     if not case.spaces or not fitting:
@@ -53,7 +53,7 @@ def on_best_cuts(case: Case, budget: Budget, known: Mapping[str, Known], names: 
 
 
 def on_cut_of(found: Schedule, names: Sequence[str]) -> dict[str, Known]:
-    """Those of the known schedules ``names`` that run and fit on the placement of ``found``, one of single GPUs."""
+    """The known schedules among ``names`` that run and fit on the placement of ``found``, one of single GPUs."""
     details = {key: found.solver[key] for key in _OF_PLACEMENT if key in found.solver}
     placement = CasePlacement(str(found.solver.get("placement", "")), found.problem, details)
     made: dict[str, Known] = {}
@@ -69,7 +69,7 @@ def on_cut_of(found: Schedule, names: Sequence[str]) -> dict[str, Known]:
 
 
 def _on_space(cuts: CutSearch, space: CutSpace, name: str, known: Known | None) -> Known | None:
-    """Schedule ``name`` on the best cut of ``space``; None where it cannot run on any or fits none."""
+    """Schedule ``name`` on the best cut of ``space``; None if it can run on none or fits none."""
     starts = [] if known is None or known.placement.title != space_title(space) else [cuts.borders_of(known.placement)]
     made = []
     for borders in [*starts, *space.some(_SEEDS if name in SEARCHES else 1)]:

@@ -1,8 +1,8 @@
-"""The cuts of a case beside the placements that are listed: which may still be best, and which are to be searched.
+"""The cuts of a case in addition to its listed placements: which may still be best, and which to search.
 
-Cuts and orders improve each other. A known order is carried to all cuts at once, which finds the cut that serves it
-best; on that cut another order is found, and so on. What no schedule at hand rules out keeps its lower bound: the least
-of these bounds is a bound on every cut.
+Cuts and orders improve each other. A known order is carried to all cuts at once, which finds its best cut; on that cut
+a better order is found, and so on. Cuts not ruled out by any schedule keep their lower bounds: the least of these is a
+bound on every cut.
 """
 
 from __future__ import annotations
@@ -29,31 +29,32 @@ from weft.solver.step.shorter import shorter
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders
 
-#: What listing and bounding cuts may take of what is left.
+#: The share of the remaining time for listing and bounding cuts.
 _LISTING = 0.1
-#: Deterministic seconds that are charged for a stage of a cut that is listed, for an operation of one whose bound is
-#: raised, of one that an order is carried to, and of a neighbour, which is timed and bounded: what these took.
+#: Deterministic seconds charged for a stage of a listed cut, and for an operation of a cut whose bound is raised, of a
+#: cut to which an order is carried, and of a neighbour, which is timed and bounded: the measured costs.
 _PER_STAGE, _PER_BOUND, _PER_CARRIED, _PER_NEIGHBOUR = 5e-7, 1.5e-6, 2e-8, 3e-6
-#: The same for an operation that a known schedule orders: those that are searches, and the others.
+#: The same for an operation ordered by a known schedule: for searches, and for the others.
 _PER_ORDERED, _PER_RULE = 6e-4, 5e-5
-#: On steps of more operations no schedule is tried: the known ones alone take seconds each.
+#: With more operations a step no schedule is tried: known ones alone take seconds each.
 _MOST_OPERATIONS = 20_000
-#: Of steps of no more operations it is asked whether a cut has a schedule shorter than the best, for so many
-#: deterministic seconds, and what a pair of operations of one GPU is charged for that.
+#: Up to this many operations a step, cuts are tested for a schedule shorter than the best; the deterministic seconds of
+#: a test, and the charge for a pair of operations of one GPU.
 _MOST_ASKED, _ASKED, _PER_PAIR = 600, 0.1, 6e-6
-#: Cuts whose bounds are raised in one go, at most and at least.
+#: Maximum and minimum number of cuts whose bounds are raised at once.
 _RAISED, _FEWEST = 4000, 16
 
 
 def space_title(space: CutSpace) -> str:
-    """As placements are titled, such as "V, 2 chunks, I+W"."""
+    """The title of a placement, such as "V, 2 chunks, I+W"."""
     layout = space.ground.layout
     return f"{layout_title(layout.shape, layout.chunks)}, {backward_title(space.backward)}"
 
 
 @dataclass(frozen=True, eq=False)
 class CutDecision:
-    """A cut of ``space`` as what is decided: see :class:`~weft.solver.orders.climb.Decision`. ``bound`` in seconds."""
+    """A cut of ``space`` as the decision of a climb: see :class:`~weft.solver.orders.climb.Decision`. ``bound`` in
+    seconds."""
 
     of: CutSearch
     space: CutSpace
@@ -82,7 +83,7 @@ class CutDecision:
         return candidate_placement(self.space.candidate(self.borders))
 
     def neighbours(self, schedule: Schedule) -> list[CutDecision]:
-        """Those that the move of one layer to another stage makes of it, where the order is shortest first."""
+        """The cuts reached by moving one layer to another stage, those with the shortest order first."""
         found = self.space.neighbours(self.borders, Pipeline.of(self.problem), schedule.orders)
         self.of.charge(_PER_NEIGHBOUR * len(found) * self.of.operations(self.space))
         return [CutDecision(self.of, self.space, borders, bound * 1e-9) for borders, bound in found]
@@ -93,27 +94,27 @@ class CutDecision:
 
 
 class CutSearch:
-    """The cuts of ``spaces`` that are not ruled out, for a search within ``budget``. It knows nothing of them at first.
+    """The cuts of ``spaces`` that are not ruled out, for a search within ``budget``. Initially no cuts are listed.
     Times in seconds."""
 
     def __init__(self, spaces: Sequence[CutSpace], micro_batches: int, budget: Budget) -> None:
         self.spaces = spaces
         self.micro_batches = micro_batches
         self.budget = budget
-        #: Per space, below which makespan its cuts were listed last.
+        #: Per space, the makespan below which its cuts were last listed.
         self.listed: dict[int, float] = {}
         for space in spaces:
             space.forget()
 
     @property
     def bound(self) -> float:
-        """What no cut goes below that is not taken; infinite where none is left."""
+        """A lower bound over all cuts not taken; infinite if none is left."""
         return min((space.least * 1e-9 for space in self.spaces if space.least is not None), default=math.inf)
 
     @property
     def worth_trying(self) -> list[CutSpace]:
-        """The spaces with cuts on which schedules are tried: not those of few cuts that another space does nearly as
-        well, nor of very long steps."""
+        """The spaces on whose cuts schedules are tried: excluding small ones that another space nearly equals, and very
+        long steps."""
         return [space for space in self.spaces
                 if space.cuts is not None and len(space.cuts) and space.ground.needed is None
                 and self.operations(space) <= _MOST_OPERATIONS]
@@ -133,7 +134,7 @@ class CutSearch:
         self.charge((_PER_ORDERED if name in SEARCHES else _PER_RULE) * self.operations(space))
 
     def cut_of(self, placement: CasePlacement) -> CutDecision | None:
-        """The cut that ``placement`` is, taken from its space; None where it is none of them."""
+        """The cut of ``placement``, taken from its space; None if it belongs to none."""
         borders = self.borders_of(placement)
         for space in self.spaces:
             if "memory_plan" not in placement.details and space_title(space) == placement.title:
@@ -141,14 +142,14 @@ class CutSearch:
         return None
 
     def narrow(self, best: float) -> None:
-        """Forget what ``best`` rules out."""
+        """Drop the cuts ruled out by ``best``."""
         for space in self.spaces:
             if space.cuts is not None:
                 space.narrow(_ns(best))
 
     def open(self, best: float, most: int | None = None) -> None:
-        """List the cuts that ``best`` does not rule out, fewest stages first, or, for a look, ``most`` of each space;
-        where all are listed, raise the bounds of some."""
+        """List the cuts not ruled out by ``best``, fewest stages first, or, initially, ``most`` of each space; if all
+        are listed, raise the bounds of some."""
         time = self.budget.slice(share=_LISTING)
         with self.budget.limited(_LISTING):
             for space in self.spaces:
@@ -166,8 +167,7 @@ class CutSearch:
             self.listed[id(space)] = best
 
     def raise_some(self, best: float, time: Slice) -> bool:
-        """Raise the bounds of some cuts, those with the least bounds, as many as there is ``time`` for; whether there
-        were any to raise."""
+        """Raise the bounds of the cuts with the least bounds, as ``time`` permits; whether there were any to raise."""
         waiting = [space for space in self.spaces if space.waiting]
         if not waiting:
             return False
@@ -179,7 +179,7 @@ class CutSearch:
         return True
 
     def operations(self, space: CutSpace) -> int:
-        """Of a schedule of one of its cuts."""
+        """The number of operations of a schedule of one of its cuts."""
         return self.micro_batches * space.ground.layout.stages * (1 if space.backward == "none" else 3)
 
     def charge(self, seconds: float) -> None:
@@ -187,11 +187,11 @@ class CutSearch:
         self.budget.deterministic_used += seconds
 
     def taken(self, cut: CutDecision) -> CutDecision:
-        """``cut`` with all that is known of its bound: it is nobody else's from now on."""
+        """``cut`` with its best known bound; the cut is removed from this search."""
         return replace(cut, bound=max(cut.bound, cut.space.take(cut.borders) / 1e9))
 
     def carried(self, of: CutDecision, orders: Orders) -> Decided[CutDecision] | None:
-        """The cut on which ``orders``, which are of the cut ``of``, do best; None if the judge refuses them there."""
+        """The best cut for ``orders``, which belong to the cut ``of``; None if the judge refuses them there."""
         space = of.space
         if space.cuts is None or not len(space.cuts):
             return None
@@ -205,8 +205,8 @@ class CutSearch:
         return None if start is None else Decided(cut, start)
 
     def lowest(self, best: float, time: Slice) -> tuple[CutDecision, Schedule | None] | None:
-        """The cut with the least bound that a closer look does not rule out, to be searched, with a schedule shorter
-        than ``best`` if that found one; None where time or cuts end before one is found."""
+        """The cut with the least bound not ruled out by :meth:`look`, to be searched, with a schedule shorter than
+        ``best`` if one was found; None if time or cuts run out first."""
         looked_at: set[tuple[int, tuple[int, ...]]] = set()
         while not time.spent:
             if self._list_more(best) or self.raise_some(best, time):
@@ -228,7 +228,7 @@ class CutSearch:
         return None
 
     def look(self, cut: CutDecision, best: float, seconds: float = _ASKED) -> tuple[CutDecision, Schedule | None]:
-        """``cut`` with all bounds on it, and a schedule shorter than ``best`` where one is found in ``seconds``."""
+        """``cut`` with all its bounds, and a schedule shorter than ``best`` if one is found in ``seconds``."""
         checkpoint()
         proven, operations = Proven(TickProblem.of(cut.problem), self.micro_batches), self.operations(cut.space)
         proven.raise_by_all()
@@ -243,8 +243,8 @@ class CutSearch:
         return replace(cut, bound=max(cut.bound, bound)), schedule
 
     def _list_more(self, best: float) -> bool:
-        """Where the least bound is that of cuts which are not listed, list that space anew below a better makespan;
-        whether that was so."""
+        """If the least bound belongs to unlisted cuts, list that space again below a better makespan; whether that was
+        the case."""
         left = [space for space in self.spaces if space.least is not None]
         space = min(left, key=lambda space: space.least or 0, default=None)
         if space is None or space.complete or self.listed.get(id(space)) == best:
@@ -254,5 +254,5 @@ class CutSearch:
 
 
 def _ns(seconds: float) -> int:
-    """Nanoseconds, all that is not shorter ruled out."""
+    """Nanoseconds, such that everything not shorter is ruled out."""
     return math.ceil(seconds * 1e9 * (1 - 1e-12))

@@ -1,8 +1,8 @@
-"""A first look at the cuts: a known schedule of those with the least bounds, polished by local search.
+"""First schedules on cuts: a known schedule on the cuts with the least bounds, polished by local search.
 
-Each space has its turn, first with its cut of the least bound, then with the next. In inference a schedule is carried
-to the cut that it serves best; in training that leads the climb to fewer places (869.0 ms on the demo's model, where it
-ends at 864.1 from the cuts themselves). The climb (:mod:`weft.solver.orders.climb`) goes on from the best of them.
+The spaces take turns, first with the cut of the least bound, then with the next. In inference a schedule is carried to
+its best cut; in training that gives the climb fewer starting points (869.0 ms on the demo's model, against 864.1 from
+the cuts themselves). The climb (:mod:`weft.solver.orders.climb`) continues from the best of them.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from weft.solver.baselines import BASELINES, NotApplicable
 from weft.solver.orders.climb import Climb, Decided
 from weft.solver.timing import Orders
 
-#: What all tries may take of what is left, but for the first of each space; and where other placements are to be
+#: The share of the remaining time for all tries except the first of each space; and the share if other placements are
 #: searched, too.
 _SHARE, _SHARE_BESIDE = 0.4, 0.25
-#: Cuts of a space that are tried at most.
+#: Maximum number of cuts tried in a space.
 _CUTS = 3
-#: The known schedules that serve a cut best, for training and without.
+#: The best known schedules for a cut, for training and for inference.
 _STARTS = ("v-block", "greedy")
-#: So many cuts of one space, and of all, are given back.
+#: Number of cuts returned from one space, and from all.
 _EACH, _ALL = 2, 4
 
 
 def tried(cuts: CutSearch, climb: Climb[CutDecision], *, beside: bool) -> list[Decided[CutDecision]]:
-    """The cuts to be searched on, the best first, which ``climb`` keeps. ``beside``: whether other placements are to be
-    searched, which are no cuts of the layers."""
+    """The cuts to be searched further, the best first, as kept by ``climb``. ``beside``: whether placements other than
+    cuts of the layers are searched, too."""
     share = _SHARE_BESIDE if beside else _SHARE
     time = cuts.budget.slice(share=share)
     with cuts.budget.limited(share):
@@ -37,7 +37,7 @@ def tried(cuts: CutSearch, climb: Climb[CutDecision], *, beside: bool) -> list[D
             orders = _orders(cuts, cut)
             if orders is None:
                 continue
-            if cut.space.backward == "none":  # all orders are alike: the cut is what is searched for
+            if cut.space.backward == "none":  # all orders are alike: only the cut is searched
                 carried = cuts.carried(cut, orders)
                 if carried is not None:
                     cut, orders = carried.decision, carried.schedule.orders
@@ -53,7 +53,7 @@ def tried(cuts: CutSearch, climb: Climb[CutDecision], *, beside: bool) -> list[D
 
 
 def _in_turn(cuts: CutSearch) -> Iterator[tuple[int, CutDecision]]:
-    """The cuts with the least bounds, one of each space after the other, with the number of the turn."""
+    """The cuts with the least bounds, one from each space in turn, with the number of the turn."""
     listed = [(space, space.some(_CUTS)) for space in cuts.worth_trying]
     for number in range(_CUTS):
         for space, borders in listed:

@@ -1,4 +1,4 @@
-"""What a family of plans is: which plan runs in each part of a training, what switches cost, what else might."""
+"""A family of plans: the plan of each part of a training run, the costs of switches, and the alternatives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAMILY_FORMAT = "weft.family/1"
 @dataclass(frozen=True, slots=True)
 class FamilyPart:
     """Steps ``first`` to ``last - 1``, which have these ``values``. ``step_times``: seconds of a step by plan, infinite
-    where one does not fit. ``plan``: which one runs. ``best``: seconds of a step under the best of all."""
+    if it does not fit. ``plan``: the plan that runs. ``best``: seconds of a step under the best of all."""
 
     first: int
     last: int
@@ -36,8 +36,8 @@ class FamilyPart:
 
 @dataclass(frozen=True, slots=True)
 class FamilySwitch:
-    """Before ``step`` plan ``after`` takes the place of ``before``: ``bytes`` of parameters and optimizer state move
-    between GPUs, which takes so many ``seconds``."""
+    """Before ``step`` plan ``after`` replaces ``before``: ``bytes`` of parameters and optimizer state move between GPUs
+    in ``seconds``."""
 
     step: int
     before: int
@@ -48,12 +48,11 @@ class FamilySwitch:
 
 @dataclass(frozen=True)
 class Family(SavedResult):
-    """What :func:`weft.family` found; ``str()`` is the table.
+    """The result of :func:`weft.family`; ``str()`` is the table.
 
-    ``total``: seconds of all steps and switches. ``bound``: the same if each part had its best plan and switches cost
-    nothing; no way to switch between these plans is shorter. ``fixed``: by plan, seconds of all steps under it alone,
-    infinite where it does not fit in some part. ``every``: by part and plan the
-    schedule, ``None`` where it does not fit.
+    ``total``: seconds of all steps and switches. ``bound``: the same with each part's best plan and free switches; no
+    sequence of these plans is shorter. ``fixed``: by plan, seconds of all steps under it alone, infinite if it does not
+    fit in some part. ``every``: by part and plan the schedule, ``None`` if it does not fit.
     """
 
     name: str
@@ -69,12 +68,12 @@ class Family(SavedResult):
 
     @property
     def schedules(self) -> tuple[Schedule | None, ...]:
-        """By part, that of the plan that runs there."""
+        """By part, the schedule of its plan."""
         return tuple(row[part.plan] for row, part in zip(self.every, self.parts, strict=True))
 
     @property
     def best_fixed(self) -> int | None:
-        """The plan that is the best one if there is only one; ``None`` where none fits everywhere."""
+        """The best single plan; ``None`` if none fits everywhere."""
         best = min(range(len(self.fixed)), key=self.fixed.__getitem__)
         return None if self.fixed[best] == float("inf") else best
 

@@ -1,8 +1,7 @@
 """A family of plans: every part of a training solved, every plan at every part's costs, and the shortest path.
 
-Beside the best plans of the parts stand some that may be the best one alone: what switching brings is against those.
-Points are solved as those of a sweep are, by the same worker and from the same cache; equal points and equal plans
-once.
+In addition to the best plans of the parts there are candidates for the best single plan, the baseline of switching.
+Points are solved like those of a sweep, by the same worker and with the same cache; equal points and equal plans once.
 
 One plan at the costs of any part of a training, as a case to be solved.
 """
@@ -42,14 +41,14 @@ if TYPE_CHECKING:
     from weft.app.lib.sources import PathLike
 
 
-#: Of a part's placements, so many with the least bounds may be plans for all parts; and so many plans that are the best
-#: one of no part are solved for every part. (The best plan of one part may not fit another, or be slow there.)
+#: The number of a part's placements, by least bound, considered as plans for all parts; and the number of plans that
+#: are best in no part but solved for every part. (The best plan of one part may not fit another, or be slow there.)
 _LOOKED_AT, _FURTHER = 8, 3
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyProgress:
-    """``done`` of ``points`` are solved, ``cached`` of them known from before."""
+    """``done`` of ``points`` are solved, ``cached`` of them from the cache."""
 
     done: int
     points: int
@@ -94,7 +93,7 @@ def family_of(
     times = [[math.inf if entry is None else entry.makespan for entry in row] for row in rows]
     costs = [[part.steps * time for time in row] for part, row in zip(parts, times, strict=True)]
     path = best_switching(costs, [[move.seconds for move in row] for row in moves])
-    assert path is not None  # every part has the plan that was found for it
+    assert path is not None  # every part has its own plan
     return Family(
         spec.name, tuple(plans),
         tuple(FamilyPart(part.first, part.last, dict(part.values), tuple(row), plan, min(row))
@@ -107,14 +106,14 @@ def family_of(
 
 
 def _whole_case(spec: Spec, options: SearchOptions) -> Case:
-    """All placements of ``spec``, as far as they are made in their share of a point's time."""
+    """All placements of ``spec`` that can be made in their share of a point's time."""
     with options.restarted().preparing():
         return case_of(spec)
 
 
 def _table(points: Sequence[Spec], plans: Sequence[PhasePlan], solving: _Solving,
            known: Mapping[tuple[int, PhasePlan], Schedule] = MappingProxyType({})) -> list[list[Schedule | None]]:
-    """By point and plan the schedule, ``None`` where the plan does not fit there; ``known``: by number of the point."""
+    """By point and plan the schedule, ``None`` if the plan does not fit there; ``known``: by number of the point."""
     cases = [None if (i, plan) in known else pinned_case(point, plan)
              for i, point in enumerate(points) for plan in plans]
     found = iter(solving.solved(cases))
@@ -129,15 +128,15 @@ def _table(points: Sequence[Spec], plans: Sequence[PhasePlan], solving: _Solving
 
 
 def _alone(table: Sequence[Sequence[Schedule | None]], steps: Sequence[int]) -> list[float]:
-    """By plan, seconds of all steps; infinite where it does not fit in some part."""
+    """By plan, seconds of all steps; infinite if it does not fit in some part."""
     return [sum(math.inf if entry is None else count * entry.makespan
                 for entry, count in zip(column, steps, strict=True)) for column in zip(*table, strict=True)]
 
 
 def _compromises(points: Sequence[Spec], steps: Sequence[int], cases: Sequence[Case], plans: Sequence[PhasePlan],
                  best: float) -> list[PhasePlan]:
-    """Plans beside ``plans``, the best ones of the parts, that may be better for all ``steps`` together than ``best``
-    seconds: those with the least bounds of all that were looked at."""
+    """Plans besides ``plans``, the best of the parts, that may take less than ``best`` seconds for all ``steps``
+    together: those with the least bounds among the placements considered."""
     looked_at = dict[PhasePlan, float]()
     for point, case in zip(points, cases, strict=True):
         listed = sorted((*case.placements, *case.whole_model), key=lambda one: one.least(case.micro_batches))
@@ -150,19 +149,19 @@ def _compromises(points: Sequence[Spec], steps: Sequence[int], cases: Sequence[C
 
 
 def _least(case: Case | None) -> float:
-    """Seconds of a step that no schedule of a pinned ``case`` is below; infinite where there is none."""
+    """A lower bound in seconds on a step of a pinned ``case``; infinite if there is none."""
     return math.inf if case is None else min(
         placement.least(case.micro_batches) for placement in (*case.placements, *case.whole_model))
 
 
 def _moves(spec: Spec, plans: Sequence[PhasePlan]) -> list[list[PlanMoves]]:
-    """From each plan to each. What moves are weights and their state, which are the same at any costs."""
+    """From each plan to each. Weights and their state move, which are the same at any costs."""
     held = [shards_of(spec, plan) for plan in plans]
     return [[moves_between(spec, before, after) for after in held] for before in held]
 
 
 class _Solving:
-    """Cases solved side by side, or known."""
+    """Cases solved in parallel, or known."""
 
     def __init__(self, options: SearchOptions, cache: Cache | None, workers: int,
                  on_progress: Callable[[FamilyProgress], None]) -> None:
@@ -170,7 +169,7 @@ class _Solving:
         self.cached = self.done = self.points = 0
 
     def solved(self, cases: Sequence[Case | None]) -> list[Solved | str | None]:
-        """What is found of each case, a text why nothing fits, ``None`` where there is no case."""
+        """The result of each case, a text if nothing fits, ``None`` if there is no case."""
         keys = [None if case is None else key_of(case, self.options) for case in cases]
         found: dict[str, Solved | str] = {}
         wanted = {key: case for key, case in zip(keys, cases, strict=True) if key is not None and case is not None}
@@ -200,7 +199,7 @@ class _Solving:
 
 
 def pinned_case(spec: Spec, plan: PhasePlan) -> Case | None:
-    """``plan`` alone at the costs of ``spec``; ``None`` where it does not fit."""
+    """``plan`` alone at the costs of ``spec``; ``None`` if it does not fit."""
     if plan.kind == "data":
         on_all = spec.model_copy(update={"placement": spec.placement.model_copy(update={
             "shapes": ("data",), "cut": None})})

@@ -1,11 +1,11 @@
-"""What may be decided of a graph neural network's pass, as placements of one case: each a block problem.
+"""The possible decisions for a graph neural network's pass, as placements of one case: each a block problem.
 
-The least number of chunks is that with which the steps fit one after the other. With one chunk fewer some computation
-needs more than there is with what it must be given, in any order, where :class:`PlannedPasses` says so. Candidates are
-that number and the next few, each plain, with loads of used sources alone, with fused layers, and with as many resident
+The least number of chunks is the one with which the steps fit sequentially. If :class:`PlannedPasses` says so, it is
+proven that with one chunk fewer some computation and its inputs exceed the memory in any order. Candidates are that
+number and the next few, each plain, with loads of used sources only, with fused layers, and with as many resident
 source chunks as fit.
 
-A network's layers as the planner sees them: columns, and what computations need, measured.
+A network's layers as the planner sees them: columns, and the measured memory of computations.
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ if TYPE_CHECKING:
     from weft.runtime.graph_network.layers import GraphNetwork
 
 
-#: So many numbers of chunks are tried from the least on, and at most so many along a side are looked at.
+#: How many numbers of chunks are tried from the least on, and the maximum along a side.
 _NEXT, _MOST_CHUNKS = 3, 64
-#: A backward computes its forward anew and two products for each of it.
+#: A backward recomputes its forward and has two products for each of the forward's.
 _BACKWARD = 3
 
 
 @dataclass(frozen=True)
 class PlannedPasses:
-    """Passes that fit, those with fewest chunks first; ``least_proven``: whether one chunk fewer fits in no order."""
+    """Passes that fit, fewest chunks first; ``least_proven``: whether it is proven that one chunk fewer fits in no
+    order."""
 
     passes: tuple[Pass, ...]
     static: int
@@ -51,10 +52,10 @@ class PlannedPasses:
 
 def passes(pass_of: Callable[[Choice], Pass], budget: int | None, static: int, *, vertices: int, ranks: int = 1,
            chunks: Sequence[int] | None = None) -> PlannedPasses:
-    """The passes to choose from under ``budget`` bytes a device, ``static`` of them held all the time; ``pass_of``: a
+    """The candidate passes under ``budget`` bytes a device, including ``static`` bytes; ``pass_of``: the pass for a
     choice of chunks and ranks.
 
-    Raises :class:`~weft.solver.feasibility.infeasible.Infeasible`, with the least memory there is, where none fits.
+    Raises :class:`~weft.solver.feasibility.infeasible.Infeasible`, with the least sufficient memory, if none fits.
     """
     room = None if budget is None else budget - static
     last = min(_MOST_CHUNKS, vertices)
@@ -80,8 +81,8 @@ def passes(pass_of: Callable[[Choice], Pass], budget: int | None, static: int, *
 
 
 def _least(fits: Callable[[int], bool], first: int, last: int) -> int:
-    """A number of chunks from ``first`` to ``last`` that fits while one fewer does not; ``last`` where none is found
-    of doubles from ``first`` on, each of which cuts the chunks of the one before. Looked for between two of them."""
+    """A number of chunks from ``first`` to ``last`` that fits while one fewer does not, searched between successive
+    doubles of ``first``, each of which divides the previous chunks; ``last`` if no double fits."""
     fewer, found = first - 1, first
     while found < last and not fits(found):
         fewer, found = found, min(2 * found, last)
@@ -157,9 +158,9 @@ def spec_passes(spec: Spec) -> tuple[PlannedPasses, Graph, GraphNetwork, list[La
 
 def spec_pass(spec: Spec, schedule: Schedule, where: PathLike
               ) -> tuple[Pass, Graph, GraphNetwork, list[dict[str, Tensor]]]:
-    """The pass that ``schedule``, of the file ``where``, is of, with the graph, the layers and their parameters at the
-    beginning; a drawn graph has features and labels that are drawn too. Raises
-    :class:`~weft.models.spec.spec.SpecError` where it is of another spec."""
+    """The pass of ``schedule``, from the file ``where``, with the graph, the layers and their initial parameters; a
+    random graph has random features and labels. Raises :class:`~weft.models.spec.spec.SpecError` if it belongs to
+    another spec."""
     graph, network, _ = spec_network(spec, with_values=True)
     training = spec.training is not None
     for name in ("features", "labels"):
@@ -183,12 +184,12 @@ def _initial(spec: Spec, network: GraphNetwork) -> list[dict[str, Tensor]]:
 
 
 def _memory_of(problem: Problem) -> dict[str, object]:
-    """Which blocks there are, and what each holds."""
+    """The blocks, and the memory of each."""
     return {block.name: (block.devices, block.memory, block.workspace) for block in problem.blocks}
 
 
 def spec_network(spec: Spec, *, with_values: bool = False) -> tuple[Graph, GraphNetwork, list[LayerShape]]:
-    """The graph of a graph network's spec (a drawn one ``with_values``, or with edges alone), and its layers. Raises
+    """The graph of a graph network's spec (a random one ``with_values``, or with edges only), and its layers. Raises
     :class:`~weft.models.spec.spec.SpecError`."""
     from weft.runtime.graph_network.layers import GraphNetwork, ready
 
@@ -201,12 +202,12 @@ def spec_network(spec: Spec, *, with_values: bool = False) -> tuple[Graph, Graph
 
 
 def _columns(model: GraphNetworkModel) -> int:
-    """The columns of features that the spec says; 0 where it does not."""
+    """The number of feature columns in the spec; 0 if not given."""
     return model.features if isinstance(model.features, int) else 0
 
 
 def budget_of(spec: Spec) -> int:
-    """The bytes that a pass may hold on each device."""
+    """The memory budget of a pass on each device in bytes."""
     return spec.cluster.memory[0] - spec.cluster.reserve
 
 
@@ -221,7 +222,7 @@ def shapes_of(spec: Spec, model: GraphNetworkModel, graph: Graph) -> list[LayerS
 
 
 def graph_of(spec: Spec, model: GraphNetworkModel, *, with_values: bool = False) -> Graph:
-    """The graph of a spec; ``with_values``: a drawn one has features and labels, drawn too. Raises
+    """The graph of a spec; ``with_values``: a random one has random features and labels. Raises
     :class:`~weft.models.spec.spec.SpecError`."""
     file = model.features if isinstance(model.features, str) else None
     try:
@@ -239,7 +240,7 @@ def graph_of(spec: Spec, model: GraphNetworkModel, *, with_values: bool = False)
 
 
 def graph_placements(spec: Spec) -> tuple[CasePlacement, ...]:
-    """What ``weft solve`` searches of a graph network's spec."""
+    """The placements that ``weft solve`` searches for a graph network's spec."""
     from importlib.util import find_spec
 
     if find_spec("torch") is None:
@@ -269,7 +270,7 @@ def graph_placements(spec: Spec) -> tuple[CasePlacement, ...]:
 
 def layer_sizes(network: GraphNetwork, parameters: Sequence[Mapping[str, Tensor]], training: bool = True
                 ) -> tuple[LayerSize, ...]:
-    """Those of ``network``. Raises ``ValueError`` for layers whose functions do not fit each other."""
+    """The layer sizes of ``network``. Raises ``ValueError`` for layers with incompatible functions."""
     from weft.runtime.graph_network.kernels import LayerInput, network_widths
     from weft.runtime.graph_network.needs import needs
 
@@ -282,6 +283,6 @@ def layer_sizes(network: GraphNetwork, parameters: Sequence[Mapping[str, Tensor]
 
 
 def grids_of(network: GraphNetwork, graph: Graph, chunks: int) -> dict[bool, ChunkGrid]:
-    """The grids that the layers of ``network`` run on, by whether they have self-loops."""
+    """The grids for the layers of ``network``, with and without self-loops."""
     return {loops: ChunkGrid(graph.with_loops() if loops else graph, chunks)
             for loops in sorted({layer.loops for layer in network.layers})}

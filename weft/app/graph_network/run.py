@@ -1,4 +1,4 @@
-"""A plan of a pass, run: the network that it is of, on one rank alone or on each of several."""
+"""Running a plan of a pass: its network, on a single rank or on each of several."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def streamed(network: GraphNetwork, parameters: Sequence[Mapping[str, Tensor]], 
     """``network`` on ``graph``, ready to run passes in the order of ``schedule``, a schedule of the problem of
     ``steps``.
 
-    ``on``: this rank among others, or the device that it has alone. ``seconds``: what steps take at least, to emulate
+    ``on``: this rank among others, or the device of a single rank. ``seconds``: minimum times of steps, to emulate
     links on CPUs.
     """
     if graph.features is None:
@@ -40,7 +40,7 @@ def streamed(network: GraphNetwork, parameters: Sequence[Mapping[str, Tensor]], 
         labels = torch.from_numpy(graph.labels.astype("int64"))
 
     def made(session: Session) -> Streamed:
-        with warnings.catch_warnings():  # a mapped file is read only, and never written
+        with warnings.catch_warnings():  # a mapped file is read-only
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
             features = torch.from_numpy(graph.features)
         return Streamed(plan, session, ChunkWorker(network, parameters, steps, features, labels, session.device,

@@ -34,16 +34,16 @@ from weft.solver.wide.problem import WideProblem
 if TYPE_CHECKING:
     from weft.app.lib.sources import MicroBatches, Source
 
-#: Deterministic seconds for the least period of one placement, and for one latency, at most.
+#: Maximum deterministic seconds for the least period of one placement, and for one latency.
 _PERIOD, _LATENCY = 20.0, 20.0
-#: What list schedules may take of the time left, at each probe of a placement.
+#: The share of the remaining time for list schedules, at each probe of a placement.
 _LISTED = 0.02
-#: Two points whose periods, or latencies, are closer than this share are one.
+#: Two points whose periods, or latencies, are closer than this share count as one.
 _APART = Fraction(1, 200)
 
 
 def _require_one_kind(case: Case) -> None:
-    """Latencies are of one micro-batch, on placements that are all listed."""
+    """Latencies refer to one micro-batch, on listed placements only."""
     if case.wide is None:
         if any(placement.rounds is not None for placement in case.placements):  # of training.lengths
             raise ValueError(f"{case.name}: a latency is of one micro-batch, and here their lengths differ "
@@ -84,7 +84,7 @@ def serve_source(
         counted = micro_batches or 1 if isinstance(source, Problem) else micro_batches
         case = case_of(source, counted, options)
         _require_one_kind(case)
-        case = for_objective(case, "latency")  # latencies are searched for on the placements listed
+        case = for_objective(case, "latency")  # latencies are searched only on the listed placements
     unit = case.placements[0].problem.time_unit
     floor = (parse_period(period, unit) if period is not None
              else None if throughput is None else 1 / parse_throughput(throughput, unit))
@@ -116,11 +116,11 @@ class _FrontSearch:
         self.budget, self.on_progress = budget, on_progress
         self.points: dict[tuple[Fraction, Fraction], tuple[PlacedRates, Periodic]] = {}  # by period and latency
         self.placed: list[PlacedRates] = []
-        self.examined = 0  # placements that bounds hold for: fewer than all after an early interrupt
+        self.examined = 0  # placements covered by bounds: fewer than all after an early interrupt
         self._built: dict[tuple[Fraction, Fraction], tuple[Schedule, tuple[Number, ...]]] = {}
 
     def start(self) -> None:
-        """The least period of every placement. Raises :class:`Infeasible` where none fits."""
+        """The least period of every placement. Raises :class:`Infeasible` if none fits."""
         refused: list[Infeasible] = []
         for number, placement in enumerate(self.case.placements):
             self.examined = number + 1
@@ -132,7 +132,7 @@ class _FrontSearch:
             raise refused[0]
 
     def settle(self) -> None:
-        """Points of what is known so far: what an interrupt leaves before the first search for a latency has ended."""
+        """Points from the results so far, after an interrupt before the first search for a latency has ended."""
         for placed in self.placed:
             for found in placed.known:
                 if self.floor is None or found.period <= placed.limit(self.floor):
@@ -141,7 +141,7 @@ class _FrontSearch:
     # -- the two ways to search ---------------------------------------------------------------------------------
 
     def meet(self, floor: Fraction) -> None:
-        """The least latency at a period of at most ``floor``. Raises :class:`Infeasible` where none is so short."""
+        """The least latency at a period of at most ``floor``. Raises :class:`Infeasible` if none is so short."""
         if all(placed.best_within(floor) is None for placed in self.placed):
             raise Infeasible(self._refusal(floor))
         self._probe(floor, 1)
@@ -154,7 +154,7 @@ class _FrontSearch:
         self._probe(longest, points)
         shortest = min(placed.fastest.period * placed.instance.tick for placed in self.placed)
         self._probe(shortest, points - 1)
-        reach = {shortest: shortest}  # up to which period a point is known to be the best
+        reach = {shortest: shortest}  # the period up to which a point is known to be the best
         for turn in range(3 * points):
             front = self.front()
             if len(front) >= points or self.budget.spent:
@@ -170,7 +170,7 @@ class _FrontSearch:
             reach[max(period for period, _ in self.front() if period <= middle)] = middle
 
     def front(self) -> list[tuple[Fraction, Fraction]]:
-        """``(period, latency)`` of the points that no other beats, by rising period."""
+        """``(period, latency)`` of the non-dominated points, by rising period."""
         front: list[tuple[Fraction, Fraction]] = []
         for period, latency in sorted(self.points):
             if not front or latency < front[-1][1]:
@@ -186,10 +186,10 @@ class _FrontSearch:
             raise Infeasible(f"{problem.name}: with several replicas of the model a period has as many micro-batches; "
                              "latency is searched with one (leave x out of placement.shapes)")
         search = Search(problem, 1, self.budget)
-        for _ in search.steps():  # raises Infeasible where one micro-batch alone does not fit
+        for _ in search.steps():  # raises Infeasible if one micro-batch alone does not fit
             if search.best is not None:
                 break
-        search.result()  # raises NoneFound where that is not known
+        search.result()  # raises NoneFound if that is open
         if not instance.balanced or not takes_before_giving(instance):
             raise Infeasible(f"{problem.name}: no steady state is looked for, so there is no throughput to hold: "
                              "every micro-batch must give back the memory it takes, each part after it was taken")
@@ -215,7 +215,7 @@ class _FrontSearch:
         return self.floor is not None and placed.fastest.period <= placed.limit(self.floor)
 
     def _probe(self, period: Fraction, parts: int) -> None:
-        """Search every placement for the least latency at a period of at most ``period``; ``parts`` probes are left."""
+        """Search every placement for the least latency at a period of at most ``period``; ``parts`` probes remain."""
         starts: list[tuple[Fraction, int, Periodic]] = []
         for number, placed in enumerate(self.placed):
             with self.budget.limited(_LISTED):
@@ -305,7 +305,7 @@ class _FrontSearch:
             steady = at_its_times(found, found.depth + 2)
             for judged in (schedule, steady):
                 validate(judged)
-            peaks = placed.placement.label(steady).peak_memory  # of every GPU, also of those that are one device here
+            peaks = placed.placement.label(steady).peak_memory  # of every GPU, even if one device represents several
             static = placed.placement.details.get("static_memory") or [0] * len(peaks)
             self._built[period, latency] = schedule, tuple(
                 base + peak for base, peak in zip(static, peaks, strict=True))
@@ -317,7 +317,7 @@ class _FastEnough(Exception):
 
 
 def _between(low: Fraction, high: Fraction) -> Fraction:
-    """About the geometric mean, with as few digits as fit in between: large denominators make proofs harder."""
+    """Approximately the geometric mean, with as few digits as possible: large denominators make proofs harder."""
     mean = Fraction(isqrt(int(low * high * 10**24)), 10**12)
     for digits in (1, 2, 5, 10, 20, 50, *(10**power for power in range(2, 13))):
         rounded = Fraction(round(mean * digits), digits)

@@ -1,6 +1,6 @@
-"""Latencies at throughputs, as they are asked for and shown.
+"""Latencies at throughputs: parsing requests and showing results.
 
-What is known of one placement while latencies are searched: schedules, and proven bounds.
+The results of one placement during the latency search: schedules, and proven bounds.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _PROOF_TOLERANCE = 1e-6
 class ServingPoint:
     """One micro-batch every ``period``, each done ``latency`` after it starts; times in the problem's unit.
 
-    ``bound`` is a proven lower bound on the latency of every schedule on every placement that was considered, with one
-    micro-batch per period no longer than this (or than the floor that was asked for). ``peak`` is what each device
-    holds at most, static memory included where it is known. ``schedule`` runs every block when its period has it.
+    ``bound`` is a proven lower bound on the latency of every schedule on every placement considered, with one
+    micro-batch per period no longer than this (or than the requested floor). ``peak`` is the highest memory use of each
+    device, static memory included if known. ``schedule`` runs every block at its periodic time.
     """
 
     placement: str
@@ -51,17 +51,17 @@ class ServingPoint:
 
     @property
     def gap(self) -> float:
-        """How far the latency may be above the least possible, as a share of the bound; 0 where it is proven."""
+        """The most by which the latency may exceed the least possible, as a share of the bound; 0 if proven."""
         return 0.0 if self.latency <= self.bound * (1 + _PROOF_TOLERANCE) else self.latency / self.bound - 1
 
 
 @dataclass(frozen=True)
 class Serving(SavedResult):
-    """What :func:`weft.latency` found; ``str()`` is the table.
+    """The result of :func:`weft.latency`; ``str()`` is the table.
 
     ``points`` is the front by rising period, or the one point at ``floor`` (the longest period allowed).
     ``micro_batch_size`` is samples a micro-batch (``None`` for a block problem). ``least_period`` is the shortest
-    period found, ``least_period_bound`` proven. ``covered`` are the placements that bounds are proven over.
+    period found, ``least_period_bound`` its proven bound. ``covered`` are the placements over which bounds are proven.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Serving(SavedResult):
     covered: Coverage = NOTHING
 
     def rate_text(self, point: ServingPoint) -> tuple[str, ...]:
-        """Throughput for people, in micro-batches and, where known, in samples per time unit."""
+        """Throughput in micro-batches and, if known, in samples per time unit."""
         sizes = (1,) if self.micro_batch_size is None else (1, self.micro_batch_size)
         return tuple(f"{size * point.throughput:.5g}" for size in sizes)
 
@@ -140,7 +140,7 @@ class Serving(SavedResult):
         return table
 
     def caption(self) -> str:
-        """One line a fact: what the bound holds for, and the best throughput."""
+        """One line a fact: the scope of the bound, and the best throughput."""
         told = self.covered.text()
         over = f", on {told}; {others(told)}" if told else ""
         lines = [f"bound: over all schedules with one micro-batch per period no longer than this{over}"]
@@ -157,7 +157,7 @@ class Serving(SavedResult):
 
 
 def parse_period(value: Number | str, unit: str) -> Fraction:
-    """A period in the time unit ``unit``: a number of these, or, where that is seconds, text like ``80 ms``.
+    """A period in the time unit ``unit``: a number, or, if the unit is seconds, text like ``80 ms``.
 
     Raises ``ValueError`` that says what is allowed.
     """
@@ -165,7 +165,7 @@ def parse_period(value: Number | str, unit: str) -> Fraction:
         from weft.models.spec.quantities import parse_seconds
 
         try:
-            # A number of Python's is in the problem's unit; a text without a unit may mean another one.
+            # A Python number is in the problem's unit; text without a unit may mean another one.
             return _positive(parse_seconds(value if isinstance(value, str) else f"{value!r} s"), value)
         except ValueError as error:
             raise ValueError(f"period is {value!r}, {error}") from None
@@ -206,9 +206,9 @@ def _proof(point: ServingPoint) -> str:
 
 @dataclass
 class PlacedRates:
-    """What is known of one placement. Times are in ticks of its instance.
+    """The results of one placement. Times are in ticks of its instance.
 
-    ``bounds`` are ``(period, latency)``: at most so long a period, at least so long a latency.
+    ``bounds`` are ``(period, latency)``: for periods of at most the first, latencies of at least the second.
     """
 
     placement: CasePlacement
@@ -232,7 +232,7 @@ class PlacedRates:
         return min(fast, key=lambda found: (found.latency, found.period), default=None)
 
     def bound_within(self, period: Fraction) -> Fraction | None:
-        """A proven bound on the latency at a period of at most ``period``, both in the problem's unit; None where no
+        """A proven bound on the latency at a period of at most ``period``, both in the problem's unit; None if no
         schedule is so fast."""
         instance, limit = self.instance, self.limit(period)
         if self.least_period > instance.loosened(limit):

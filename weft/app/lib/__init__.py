@@ -1,7 +1,7 @@
-"""What the commands share: how a source is read, how a search may run, and how a choice of placement is told.
+"""Code shared by the commands: reading a source, search options, and reporting the choice of a placement.
 
-A source (:mod:`~weft.app.lib.sources`) becomes a :mod:`~weft.app.lib.case` of placements, less those that another one
-makes superfluous (:mod:`~weft.app.lib.domination`); :mod:`~weft.app.lib.options` limit its search and tell whoever
-watches. Schedules that somebody hands in are :mod:`~weft.app.lib.judged` first. What is told of an answer is in
-:mod:`~weft.app.lib.coverage`, :mod:`~weft.app.lib.verdicts` and :mod:`~weft.app.lib.decided_memory`.
+A source (:mod:`~weft.app.lib.sources`) becomes a :mod:`~weft.app.lib.case` of placements, without dominated ones
+(:mod:`~weft.app.lib.domination`); :mod:`~weft.app.lib.options` limit its search and notify listeners. Schedules
+supplied by the user are :mod:`~weft.app.lib.judged` first. Answers are described by :mod:`~weft.app.lib.coverage`,
+:mod:`~weft.app.lib.verdicts` and :mod:`~weft.app.lib.decided_memory`.
 """

@@ -1,4 +1,4 @@
-"""How an argument of a public function is given in a shell: its help, and how text becomes its value."""
+"""Arguments of public functions as shell options: their help, and the conversion of text to values."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from weft.solver.problem import Number
     from weft.solver.schedule import Schedule
 
-#: Numbers beyond these mean nothing and overflow something: seconds (thirty years), threads and processes,
-#: micro-batches (no schedule may have more operations, :data:`weft.solver.step.search.MAX_OPERATIONS`), what else is
-#: counted.
+#: Larger numbers are meaningless and would overflow: seconds (thirty years), threads and processes, micro-batches (no
+#: schedule may have more operations, :data:`weft.solver.step.search.MAX_OPERATIONS`), other counts.
 _LONG, _WORKERS, _MICRO_BATCHES, _MANY = 1e9, 256, 2_000_000, 10**15
 
 Given = ParamSpec("Given")
@@ -31,12 +30,13 @@ KINDS, LIMITS = "several jobs, or micro-batches that differ", "search and output
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What stands in ``Annotated`` beside the type of an argument that a shell can give.
+    """The annotation in ``Annotated`` of an argument that is also a shell option.
 
-    ``help``; a default that says something is added. ``metavar`` stands for the value. ``parse`` makes it of text, and
-    raises ``ValueError`` with the end of a sentence. ``flags``, between spaces, in place of ``--`` and the name.
-    ``times``: ``"append"`` where it may be given several times, ``"+"`` where several values follow. ``default``: of a
-    keyword that is declared in a ``TypedDict``. Of options with the same ``apart`` a call may have one.
+    ``help``: its text, to which a meaningful default is added. ``metavar``: the placeholder of the value. ``parse``
+    converts text to the value, and raises ``ValueError`` with the end of a sentence. ``flags``, separated by spaces,
+    replace ``--`` and the name. ``times``: ``"append"`` if the option may be repeated, ``"+"`` if several values
+    follow. ``default``: of a keyword declared in a ``TypedDict``. Options with the same ``apart`` are mutually
+    exclusive.
     """
 
     help: str
@@ -51,7 +51,7 @@ class Option:
 
 
 def taking(asked: Callable[Given, Asked]) -> Callable[[Callable[[Asked], Answer]], Callable[Given, Answer]]:
-    """A function that is called with the fields of the dataclass ``asked``, and gets them in one."""
+    """A decorator: the function is called with the fields of the dataclass ``asked`` and receives one instance."""
     def decorate(function: Callable[[Asked], Answer]) -> Callable[Given, Answer]:
         @functools.wraps(function)
         def call(*args: Given.args, **kwargs: Given.kwargs) -> Answer:
@@ -67,13 +67,13 @@ def taking(asked: Callable[Given, Asked]) -> Callable[[Callable[[Asked], Answer]
 
 
 def plain(signature: inspect.Signature) -> inspect.Signature:
-    """``signature`` as Python shows it: with types alone, without an :class:`Option` or a constant of a file."""
+    """``signature`` as Python shows it: with plain types, without an :class:`Option` or a constant of a file."""
     return signature.replace(parameters=[parameter.replace(annotation=re.sub(
         r"^Annotated\[(.*?), (Option\(|_[A-Z]+\]).*$", r"\1", str(parameter.annotation)))
         for parameter in signature.parameters.values()])
 
 
-# -- values: each raises ValueError with the end of a sentence that the command line begins ------------------------
+# -- values: each raises ValueError with the end of a sentence begun by the command line -- ------------------------
 
 
 def positive(text: str) -> float:
@@ -102,12 +102,12 @@ def count(text: str, most: int = _MANY) -> int:
 
 
 def micro_batches(text: str) -> int:
-    """How many micro-batches run."""
+    """The number of micro-batches."""
     return count(text, _MICRO_BATCHES)
 
 
 def micro_batches_of_any(text: str) -> MicroBatches:
-    """How many micro-batches run, of each job or class where there are some."""
+    """The number of micro-batches, for each job or class if there are any."""
     return counted(text) if {",", "=", "*"} & set(text) else micro_batches(text)
 
 
@@ -125,12 +125,12 @@ def natural(text: str) -> int:
 
 
 def texts(text: str) -> list[str]:
-    """Values between commas."""
+    """Values separated by commas."""
     return [part.strip() for part in text.split(",")]
 
 
 def counts(text: str) -> list[int]:
-    """Whole numbers of at least 1 between commas, as micro-batches."""
+    """Whole numbers of at least 1 separated by commas, such as micro-batches."""
     return [micro_batches(part) for part in texts(text)]
 
 
@@ -153,7 +153,7 @@ def byte_size(text: str) -> int:
 
 
 def memory(text: str) -> int:
-    """What a device has, such as 16GiB, in bytes."""
+    """A device's memory, such as 16GiB, in bytes."""
     from weft.models.spec.quantities import parse_memory
 
     return _quantity(parse_memory, text)
@@ -174,7 +174,7 @@ def _number(text: str, kind: type[int] | type[float]) -> float:
         raise ValueError(f"is {text!r}, it must be {what}") from None
 
 
-#: Arguments of several functions: how many micro-batches run, what is solved, and a schedule.
+#: Arguments of several functions: the number of micro-batches, the source, and a schedule.
 Counted: TypeAlias = Annotated[MicroBatches | None, Option(
     "number of micro-batches (default: as in the spec or schedule); with jobs a=N,b=N; if they differ, the class of "
     "each, as short,2*long", "N", micro_batches_of_any, "-n --micro-batches")]
@@ -187,15 +187,15 @@ Throughput: TypeAlias = Annotated["Number | str | None", Option(
     "lowest throughput, in micro-batches per time, as 12.5/s", "RATE", apart="floor")]
 LongestPeriod: TypeAlias = Annotated["Number | str | None", Option(
     "longest time between two micro-batches, as 80ms", "TIME", apart="floor")]
-#: The tools whose answers may be asked for, as :data:`weft.runtime.export.tools.TOOLS` has them.
+#: The tools whose answers may be requested, as in :data:`weft.runtime.export.tools.TOOLS`.
 TOOL_NAMES = ("megatron", "torchtitan", "pytorch", "deepspeed", "nnscaler")
 ForTool: TypeAlias = Annotated[str | None, Option(
     "search only what this tool can run, timed in the order that it runs", choices=TOOL_NAMES, flags="--for")]
-#: What many searches side by side take.
+#: Options of many searches side by side.
 Processes: TypeAlias = Annotated[int | None, Option("processes (default: one a core)", "N", workers)]
 Cache: TypeAlias = Annotated[PathLike | bool | None, Option(
     "keep what is solved there (default: ~/.cache/weft)", "DIR", apart="cache")]
-#: What of the stages may differ from the plan.
+#: Permitted differences between the stages and the plan.
 AllowUnsplit: TypeAlias = Annotated[bool, Option(
     "with --stages: go on where the plan splits a backward and the executor cannot split that module's")]
 AllowOtherModel: TypeAlias = Annotated[bool, Option(

@@ -1,4 +1,4 @@
-"""What is to be solved: a source (a spec or a block problem) read into placements to choose from."""
+"""The case to be solved: a source (a spec or a block problem) as a list of placements."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ __all__ = ["Case", "CasePlacement", "candidate_placement", "case_of", "grid_case
 
 @dataclass(frozen=True)
 class Case:
-    """What is to be solved: placements to choose from, and how many micro-batches run.
+    """The case to be solved: the candidate placements and the number of micro-batches.
 
-    ``refused``: shapes that are no placement of this model, and why. ``least_period``: seconds a micro-batch that no
-    placement on groups that share no GPU, nor the whole model on every GPU, can go below, considered here or not, with
-    these micro-batches. ``whole_model``: on every GPU, gradients summed behind all computation; known schedules have
-    nothing to order there.
+    ``refused``: shapes without a placement of this model, and the reasons. ``least_period``: a lower bound in seconds a
+    micro-batch over all placements on disjoint groups of GPUs and the whole model on every GPU, considered here or not,
+    with these micro-batches. ``whole_model``: the model on every GPU, with gradients summed after all computation;
+    known schedules have nothing to order there.
     """
 
     name: str
@@ -59,31 +59,32 @@ class Case:
     refused: tuple[tuple[str, str], ...] = ()
     least_period: float | None = None
     whole_model: tuple[CasePlacement, ...] = ()
-    #: All cuts of the layers, beside the placements listed.
+    #: All cuts of the layers, in addition to the listed placements.
     spaces: tuple[CutSpace, ...] = ()
-    #: A block problem with choices, jobs or classes: ``placements`` are its assignments, of many the first.
+    #: A block problem with choices, jobs or classes: ``placements`` are its assignments, or the first ones if there are
+    #: many.
     wide: WideCase | None = None
-    #: Of a spec that leaves decisions to its stages: beside ``placements``, whose stages are all alike.
+    #: For a spec with decisions by stage: in addition to ``placements``, whose stages are all alike.
     open: tuple[OpenPlacement, ...] = ()
-    #: Whether micro-batches of different length may run in another order than the one given.
+    #: Whether micro-batches of different lengths may be reordered.
     reorder: bool = False
-    #: Of a spec whose GPUs may compute layers together: its model at every degree, and all placements that do.
+    #: For a spec whose GPUs may compute layers together: its model at every degree, and all such placements.
     together: tuple[Space, tuple[ShapeCandidate, ...]] | None = None
-    #: Of a spec: what is kept free on each GPU, in bytes.
+    #: For a spec: the reserve of each GPU in bytes.
     reserve: int = 0
 
     def with_reserve(self, schedule: Schedule) -> Schedule:
-        """``schedule``, which says what is kept free where it says what the GPUs have."""
+        """``schedule``, with the reserve recorded if it records the GPUs' memory."""
         known = self.reserve and "gpu_memory" in schedule.solver
         return schedule.with_solver(reserve=self.reserve) if known else schedule
 
     def least(self, objective: str) -> float | None:
-        """``least_period`` as what no value of ``objective`` is below, of any placement."""
+        """``least_period`` as a lower bound on ``objective`` for any placement."""
         return self.least_period and self.least_period * (1 if objective == "rate" else self.micro_batches)
 
     @cached_property
     def coverage(self) -> Coverage:
-        """The placements that a bound over all of them is proven for; none where these are all assignments there are.
+        """The placements for which a bound over all of them is proven; none if these are all the assignments.
         """
         if self.wide is not None:
             return NOTHING
@@ -96,10 +97,10 @@ class Case:
 
 
 def case_of(source: Source, micro_batches: MicroBatches | None = None, options: SearchOptions | None = None) -> Case:
-    """Read ``source`` and list its placements. Of ``options`` those count that say what is searched over.
+    """Read ``source`` and list its placements. Only those ``options`` matter that define the search space.
 
-    Raises ``FormatError`` or ``SpecError`` for a file that is not right, and ``Infeasible`` for a model that fits the
-    GPUs in no placement.
+    Raises ``FormatError`` or ``SpecError`` for an invalid file, and ``Infeasible`` for a model that fits the GPUs in no
+    placement.
     """
     source = read_source(source)
     if isinstance(source, WideProblem):
@@ -122,13 +123,13 @@ def case_of(source: Source, micro_batches: MicroBatches | None = None, options: 
 
 
 def grid_case(of: GridPipeline) -> Case:
-    """All that may be searched of a uniform grid's pipeline."""
+    """The search space of a uniform grid's pipeline."""
     return Case(of.spec.name, tuple(of.placements), of.pipeline.micro_batches, spaces=of.spaces,
                 reserve=of.spec.cluster.reserve)
 
 
 def _require_plain(micro_batches: MicroBatches | None, options: SearchOptions | None) -> None:
-    """What only problems with jobs or classes can be asked."""
+    """Refuse options that only problems with jobs or classes support."""
     if micro_batches is not None:
         if isinstance(micro_batches, Mapping | list | tuple):
             raise ValueError("micro_batches names jobs or classes, and this problem has none: give a number")
@@ -138,7 +139,7 @@ def _require_plain(micro_batches: MicroBatches | None, options: SearchOptions | 
 
 
 def require_alike(options: SearchOptions) -> None:
-    """Raises ``ValueError`` for options that are for jobs, or for micro-batches that differ."""
+    """Raises ``ValueError`` for options that require jobs, or micro-batches that differ."""
     if options.ratio is not None:
         raise ValueError("a ratio is one of jobs, and this problem has none: leave it out")
     if options.reorder or options.any_class:
@@ -161,7 +162,8 @@ def _case_of_wide(case: WideCase) -> Case:
 
 
 def _static_of(problem: Problem) -> dict[str, Any]:
-    """What the devices of a block problem hold beside its blocks, as schedules say it; nothing where it does not say.
+    """The static memory of a block problem's devices, as recorded in schedules; nothing if the problem does not state
+    it.
     """
     if not any(device.static for device in problem.devices):
         return {}
@@ -256,7 +258,7 @@ def _keeps(spec: Spec) -> bool:
 
 
 def _listed(spec: Spec) -> tuple[list[ModelCandidate], list[ModelCandidate]]:
-    """The placements of one GPU a stage; and, where stages may choose to recompute, those whose stages all do."""
+    """The placements of one GPU a stage; and, if stages may choose to recompute, those whose stages all do."""
     from weft.models.candidates.build import CutDoesNotFit, candidates
     from weft.models.candidates.stage_split import NoSplit
 
@@ -274,12 +276,12 @@ def _listed(spec: Spec) -> tuple[list[ModelCandidate], list[ModelCandidate]]:
         return [], recomputing
     try:
         return undominated(listed(spec)), recomputing
-    except (NoSplit, CutDoesNotFit):  # it needs more memory than to recompute
+    except (NoSplit, CutDoesNotFit):  # it needs more memory than recomputation
         return [], recomputing
 
 
 def _open_placements(spec: Spec, micro_batches: int) -> tuple[OpenPlacement, ...]:
-    """The placements of ``spec`` whose stages have alternatives; none where it leaves nothing to its stages."""
+    """The placements of ``spec`` whose stages have alternatives; none if it has no decisions by stage."""
     if not spec.placement.choices:
         return ()
     from weft.models.candidates.alternatives import open_candidates
@@ -296,7 +298,7 @@ def _open_placements(spec: Spec, micro_batches: int) -> tuple[OpenPlacement, ...
 
 
 def _case_of_lengths(spec: Spec, micro_batches: MicroBatches | None, options: SearchOptions | None) -> Case:
-    """The placements of a spec whose micro-batches have sequences of different length, at all these lengths."""
+    """The placements of a spec whose micro-batches have different sequence lengths, with costs at all these lengths."""
     from weft.models.candidates.build import CutDoesNotFit, TooLate
     from weft.models.candidates.lengths import length_problems
     from weft.models.candidates.stage_split import NoSplit
@@ -324,7 +326,7 @@ def _case_of_lengths(spec: Spec, micro_batches: MicroBatches | None, options: Se
 
 
 def _in_sequence_chunks(spec: Spec, listed: list[ModelCandidate]) -> list[CasePlacement]:
-    """The placements ``listed`` with micro-batches that pass in chunks of their sequence, where the spec asks."""
+    """The placements ``listed`` with micro-batches that pass in sequence chunks, if the spec requests it."""
     counts = spec.placement.sequence_chunks
     if not counts:
         return []

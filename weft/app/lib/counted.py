@@ -1,4 +1,4 @@
-"""How many micro-batches run, as text: a number, the classes of all, or one of these for each job; and degrees."""
+"""Micro-batches as text: a number, the classes of all, or one of these for each job; and degrees."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def counted(text: str) -> MicroBatches:
 
 
 def degrees_of(text: str) -> dict[str, Any]:
-    """``tensor=8,data=auto`` as a mapping, numbers and truths as such; ``auto`` alone: none. Raises ``ValueError``."""
+    """``tensor=8,data=auto`` as a mapping, with numbers and booleans converted; ``auto`` alone: none. Raises
+    ``ValueError``."""
     found: dict[str, Any] = {}
     for part in [] if text.strip() == "auto" else text.split(","):
         name, equals, value = (word.strip() for word in part.partition("="))

@@ -1,4 +1,4 @@
-"""Which placements and cuts a bound over placements was proven for: what "optimal over them" covers, and what not."""
+"""The placements and cuts for which a bound over placements was proven: the scope of "optimal over them"."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-#: More placements than this are told by their number alone after the first ones: a caption is no list.
+#: Beyond this many placements a caption gives only their number.
 _MOST_TOLD = 12
 _EVERY = "every cut of "
 
 
 def others(covered: str) -> str:
-    """What no proof over what is ``covered`` says."""
+    """The part outside every proof over ``covered``."""
     return "other shapes may be faster" if covered.startswith(_EVERY) else "other cuts and shapes may be faster"
 
 
 def cut_of_details(details: Mapping[str, Any]) -> tuple[int, ...]:
-    """The number of layers on each stage of a placement; empty where the model is no list of layers."""
+    """The number of layers on each stage of a placement; empty if the model is not a list of layers."""
     return tuple(len(names) for names in details.get("layers_of_stage") or ())
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """``considered``: of each placement its title and its cut, the number of layers on each stage (empty where the
-    model is no list of layers). ``spaces``: of all cuts of some layers how they lie on GPUs, how their backward runs,
-    and how many layers there are; ``alike``: in them all stages are alike, in others they are not."""
+    """``considered``: each placement's title and cut, the number of layers on each stage (empty if the model is not a
+    list of layers). ``spaces``: for all cuts of some layers, their layout on GPUs, their kind of backward, and the
+    number of layers; ``alike``: whether all their stages are alike."""
 
     considered: tuple[tuple[str, tuple[int, ...]], ...]
     spaces: tuple[tuple[str, str, int], ...] = ()
@@ -35,12 +35,12 @@ class Coverage:
     @classmethod
     def of(cls, placements: Iterable[tuple[str, Mapping[str, Any]]],
            spaces: Iterable[tuple[str, str, int]] = (), *, alike: bool = False) -> Coverage:
-        """``placements`` are titles with what schedules say of them (``layers_of_stage``)."""
+        """``placements`` are titles with their schedules' entries (``layers_of_stage``)."""
         return cls(tuple((title, cut_of_details(details)) for title, details in placements), tuple(spaces), alike)
 
     def text(self) -> str:
         """Such as "the 3 placements considered (1 stage a GPU, I+W; V, 2 chunks, I+W: 2 cuts)", or "every cut of the 26
-        layers (1 stage a GPU; V, 2 chunks; I+W)"; "" where a problem is placed already."""
+        layers (1 stage a GPU; V, 2 chunks; I+W)"; "" if the problem is already placed."""
         if not any(title for title, _ in self.considered):
             return ""
         whole = {f"{layout}, {backward}" for layout, backward, _ in self.spaces}
@@ -61,7 +61,7 @@ class Coverage:
 
 
 def _placements(cuts: Counter[str], beside: bool) -> str:
-    """The placements that are listed, by title with the number of their cuts."""
+    """The listed placements, by title with the number of their cuts."""
     told = [title if count == 1 else f"{title}: {count} cuts" for title, count in cuts.items()]
     if len(told) > _MOST_TOLD:
         told = [*told[:_MOST_TOLD], f"{len(told) - _MOST_TOLD} more"]
@@ -74,5 +74,5 @@ def _placements(cuts: Counter[str], beside: bool) -> str:
         f" ({'; '.join(told)}{ending})")
 
 
-#: Of a problem that is placed already.
+#: For a problem that is already placed.
 NOTHING = Coverage(())

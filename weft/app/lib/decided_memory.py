@@ -1,4 +1,4 @@
-"""What a memory plan decided, stage by stage: entries for a schedule, and words for people."""
+"""The decisions of a memory plan, stage by stage: entries for a schedule, and text."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 def plan_details(plan: MemoryPlan) -> dict[str, Any]:
     """The plan as plain data: seconds and bytes. ``kept``, ``recomputed`` and ``offloaded`` are of one micro-batch,
-    with the operators' names (``kept`` holds what the stage receives too); ``offloaded.seconds`` is one way. The
-    classes of memory below are those of the stage's peak as the plan counts it."""
+    with the operators' names (``kept`` includes the tensors that the stage receives); ``offloaded.seconds`` is one way.
+    The memory classes are those of the stage's peak as counted by the plan."""
     return {"bottleneck": plan.time * 1e-9, "bound": plan.bound * 1e-9,
             "stages": [_stage(plan, s) for s in range(len(plan.stages))]}
 
@@ -52,8 +52,8 @@ def plan_title(plan: MemoryPlan) -> str:
 
 
 def plan_lines(schedule: Schedule) -> list[str]:
-    """What the placement of ``schedule`` keeps, recomputes and offloads, a line a stage; none where nothing was
-    decided."""
+    """The operators that the placement of ``schedule`` keeps, recomputes and offloads, a line a stage; none without
+    decisions."""
     plan = schedule.solver.get("memory_plan")
     if not isinstance(plan, Mapping):
         return []
@@ -67,7 +67,7 @@ def plan_lines(schedule: Schedule) -> list[str]:
 
 
 def plan_text(schedule: Schedule) -> str:
-    """The same on one line, in counts."""
+    """The same on one line, as counts."""
     plan = schedule.solver.get("memory_plan")
     if not isinstance(plan, Mapping):
         return ""
@@ -93,7 +93,7 @@ def _decided(stage: Mapping[str, Any], unit: str) -> str:
 
 
 def _at_peak(schedule: Schedule, device: int, offloaded: int) -> str:
-    """What the device holds at the first of its highest moments, by class."""
+    """The device's memory at its first peak, by class."""
     kept = copied = best = 0
     told = ""
     for operation in schedule.device_orders[device]:
@@ -115,7 +115,7 @@ def _at_peak(schedule: Schedule, device: int, offloaded: int) -> str:
 
 
 def plan_table(plan: MemoryPlan, name: str) -> Table:
-    """The plan's stages: what is decided, and memory by class against what a GPU has for it."""
+    """The plan's stages: the decisions, and memory by class against the GPU's available memory."""
     table = table_of(f"{name}, {plan_title(plan)}: bottleneck {plan.time / 1e6:.2f} ms, bound "
                      f"{plan.bound / 1e6:.2f} ms; GiB of each GPU at its peak, workspaces apart, as planned", (
         "GPU", "operators", "kept", "recomputed", "offloaded", "in flight", "static", "activations",

@@ -1,4 +1,4 @@
-"""Placements that need no search because another one can do all they can."""
+"""Placements that need no search because another one dominates them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _C = TypeVar("_C", "ModelCandidate", "ShapeCandidate")
 
 
 def undominated(candidates: Sequence[_C]) -> list[_C]:
-    """``candidates`` without those of a whole backward whose split twin is never worse.
+    """``candidates`` without those with a whole backward whose split twin is never worse.
 
-    Running each I and its W back to back is running the B, if the parts take no longer and never hold more: then every
-    schedule of the whole backward is one of the split, with the same times, in no more memory. Twins have the same
-    forwards on the same devices with the same memory.
+    Running each I and its W back to back is equivalent to running the B, if the parts take no longer and never use more
+    memory: then every schedule with whole backwards is one with split backwards, with the same times and no more
+    memory. Twins have the same forwards on the same devices with the same memory.
     """
     splits = [candidate for candidate in candidates if candidate.backward == "split"]
     return [candidate for candidate in candidates
@@ -39,7 +39,7 @@ def _can_do(split: _C, full: _C) -> bool:
 def _stage_can_do(split: Problem, full: Problem, stage: str) -> bool:
     whole = _block(full, f"B{stage}")
     parts = [part for name in (f"B{stage}", f"I{stage}", f"W{stage}") if (part := _block(split, name)) is not None]
-    if whole is None:  # nothing flows back here, or only weights' gradients, which are the same in both
+    if whole is None:  # there is no backward here, or only weight gradients, which are the same in both
         return parts == [part for part in (_block(full, f"W{stage}"),) if part is not None]
     if not parts or sum(part.duration for part in parts) > whole.duration * (1 + 1e-12):
         return False
@@ -55,7 +55,7 @@ def _stage_can_do(split: Problem, full: Problem, stage: str) -> bool:
 
 
 def _waits(block: Block) -> set[tuple[str, Number, str | None, int]]:
-    """What a backward waits for, whether of a stage whose backward is whole or split."""
+    """The predecessors of a backward, for a stage with a whole or a split backward."""
     return {(f"B{wait.block[1:]}" if wait.block[0] == "I" else wait.block, wait.lag, wait.link, wait.distance)
             for wait in block.after}
 

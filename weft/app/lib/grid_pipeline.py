@@ -1,4 +1,4 @@
-"""A uniform grid's pipeline: what may be searched of it, and what the end of the step adds to its schedules."""
+"""A uniform grid's pipeline: its search space, and the time that the end of the step adds to its schedules."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class GridPipeline:
 
     @cached_property
     def placements(self) -> list[CasePlacement]:
-        """The cut that is given, or the even one and one of even loads; with whole and with split backwards."""
+        """The given cut, or the even one and one of even loads; with whole and with split backwards."""
         layers = gpu_costs(self.pipeline).layers[0]
         given = given_cut(self.spec, self.pipeline)
         even = even_cut(len(layers), self.grid.degrees.stages)
@@ -56,7 +56,7 @@ class GridPipeline:
 
     @property
     def spaces(self) -> tuple[CutSpace, ...]:
-        """All cuts, where none is given, in chunks as asked for."""
+        """All cuts, if none is given, with the requested chunks."""
         if self.spec.placement.cut is not None:
             return ()
         asked = self.space.asked.virtual
@@ -64,27 +64,27 @@ class GridPipeline:
                      if asked in (None, space.ground.layout.chunks))
 
     def end(self, schedule: Schedule) -> StepEnd:
-        """What the end of the step adds to ``schedule``."""
+        """The time that the end of the step adds to ``schedule``."""
         degrees = self.grid.degrees
         stages = stage_layers(schedule.solver["layers_of_stage"], self.space.ranks.of(degrees))
         return step_end(stages, degrees, self.space.links, self.space.size)
 
 
 def is_open(source: Spec | Problem | WideProblem) -> TypeGuard[Spec]:
-    """Whether ``source`` is a spec that leaves degrees of its grid to be searched."""
+    """Whether ``source`` is a spec with open degrees of its grid."""
     return isinstance(source, Spec) and source.parallel is not None and bool(grid_space(source).open)
 
 
 def found_pipeline(spec: Spec, found: Schedule) -> GridPipeline:
-    """The pipeline of the grid that a search of ``spec`` has found, its chunks as open as they were."""
+    """The pipeline of the grid found by a search of ``spec``, with its chunks still open."""
     told = found.solver["grid"]
     degrees = Degrees(**{entry.name: told[entry.name] for entry in fields(Degrees)})
     return GridPipeline(grid_space(spec), spec, Grid(degrees, told["bound"], told["step"]))
 
 
 def given_pipeline(spec: Spec) -> GridPipeline:
-    """The pipeline of the one grid that ``spec`` asks for. Raises :class:`~weft.models.spec.spec.SpecError` where it
-    leaves degrees open: that is for ``weft solve``."""
+    """The pipeline of the single grid that ``spec`` specifies. Raises :class:`~weft.models.spec.spec.SpecError` for
+    open degrees, which ``weft solve`` searches."""
     space = grid_space(spec)
     fixed = space.fixed()
     if fixed is None:

@@ -1,4 +1,4 @@
-"""Schedules that somebody hands in: read, and judged before anything is made of them."""
+"""Schedules supplied by the user: read, and judged before use."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What the judge makes of a schedule and of what is stated of it.
+    """The judge's verdict on a schedule and its statements.
 
-    ``faults`` holds a sentence for each rule that is broken and each statement that is false. ``verified`` names the
-    statements that follow from the operations, ``not_checked`` the others, each with the reason.
+    ``faults`` has a sentence for each broken rule and each false statement. ``verified`` names the statements that
+    follow from the operations, ``not_checked`` the others, each with the reason.
     """
 
     faults: list[str]
@@ -30,14 +30,15 @@ class Judgement:
 
 
 def read_schedule(path: PathLike) -> Schedule:
-    """The schedule in a file, not judged. Raises ``FormatError``, which for a model spec says how to come to one."""
+    """The schedule in a file, not judged. Raises ``FormatError``, which for a model spec explains how to get a
+    schedule."""
     from weft.solver.io.schedule_files import schedule_from_json
 
     return schedule_from_json(_content(path), os.fspath(path))
 
 
 def _content(path: PathLike) -> Any:
-    """The JSON value in a file that is to be a schedule."""
+    """The JSON value in a schedule file."""
     from weft.solver.io.entries import FormatError, read_json
 
     name = os.fspath(path)
@@ -48,12 +49,11 @@ def _content(path: PathLike) -> Any:
 
 
 def judged(schedule: Schedule | PathLike, *, in_turn: bool = True, capacities: bool = True) -> Schedule:
-    """``schedule``, read if it is a path, which keeps every rule.
+    """``schedule``, read if it is a path, if it obeys every rule.
 
-    ``in_turn=False`` allows a block to run micro-batches in any order: devices can run such schedules as they stand,
-    and other tools make them; only what bounds and periods say does not hold for them. ``capacities=False`` allows it
-    to need more memory than there is. Raises :class:`~weft.solver.InvalidSchedule`, its sentences led by the
-    file's name, and ``FormatError``.
+    ``in_turn=False`` allows a block to run micro-batches in any order: devices can run such schedules, and other tools
+    produce them; only bounds and periods do not apply to them. ``capacities=False`` allows it to exceed the memory.
+    Raises :class:`~weft.solver.InvalidSchedule`, its sentences led by the file's name, and ``FormatError``.
     """
     from weft.solver.judge.validate import InvalidSchedule, violations
 
@@ -68,8 +68,8 @@ def judged(schedule: Schedule | PathLike, *, in_turn: bool = True, capacities: b
 
 
 def verdict(schedule: Schedule | PathLike) -> Judgement:
-    """The judgement on a schedule, or on a file and every number that stands in it. Raises ``FormatError`` for a file
-    that is no schedule."""
+    """The judgement on a schedule, or on a file and every number in it. Raises ``FormatError`` if the file is not a
+    schedule."""
     from weft.solver.io.schedule_files import schedule_from_json, schedule_to_json
     from weft.solver.judge.claims import judge_claims
     from weft.solver.judge.validate import violations

@@ -1,6 +1,6 @@
-"""How a search may be run: what the public functions take as keywords, in one piece for everything they call.
+"""Search options: the keywords of the public functions, as one object for all functions they call.
 
-What a search tells people beside its progress: whoever calls it may listen, and shows the lines as it likes.
+Notices of a search beside its progress: a caller may listen, and decides how to show the lines.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from weft.solver.cpsat.budget import Budget, Pace
 
 
-#: Whether collectives may run beside computation: not at all, or where the search places them.
+#: Whether collectives may overlap computation: not at all, or as placed by the search.
 OVERLAP = ("none", "auto")
 
-#: What each objective means, in the help of a command.
+#: The meaning of each objective, in the help of a command.
 MEANING = {"makespan": "the least time of a step", "span": "the least time until the next step can begin",
            "rate": "the least time per micro-batch of the steady state",
            "latency": "the least time of one micro-batch, under a floor of throughput"}
 
-#: What reading a source and making its placements may take of the time limit.
+#: The share of the time limit for reading a source and making its placements.
 _PREPARATION = 0.4
 
 _command_began: ContextVar[float | None] = ContextVar("command_began", default=None)
 
 
 def require_count(name: str, value: object, least: int = 1) -> None:
-    """Raise ``ValueError`` unless ``value`` is a whole number that a count may be."""
+    """Raise ``ValueError`` unless ``value`` is a whole number valid as a count."""
     if not isinstance(value, Integral) or isinstance(value, bool):
         raise ValueError(f"{name} is {value!r}, it must be a whole number of at least {least}")
     if not least <= int(value) < 2**31:
@@ -45,7 +45,7 @@ def require_count(name: str, value: object, least: int = 1) -> None:
 
 @contextlib.contextmanager
 def command_began(at: float) -> Iterator[None]:
-    """Time limits inside count from ``at`` on (by :func:`time.monotonic`), when the whole command began."""
+    """Context in which time limits count from ``at`` (by :func:`time.monotonic`), the start of the whole command."""
     token = _command_began.set(at)
     try:
         yield
@@ -54,7 +54,7 @@ def command_began(at: float) -> Iterator[None]:
 
 
 def began() -> float:
-    """When what is under way began: the command, or, where a function is called from Python, now."""
+    """The start of the current command, or now if a function is called from Python."""
     at = _command_began.get()
     return time.monotonic() if at is None else at
 
@@ -74,7 +74,7 @@ class PointKeywords(TypedDict, total=False):
 
 
 class LimitKeywords(TypedDict, total=False):
-    """The limits of a search, as keywords where what else may be asked of one means nothing."""
+    """The limits of a search, as keywords for functions to which its other options do not apply."""
 
     time_limit: float
     effort: float | None
@@ -83,7 +83,7 @@ class LimitKeywords(TypedDict, total=False):
 
 
 class SearchKeywords(LimitKeywords, total=False):
-    """The fields of :class:`SearchOptions` as the keywords that public functions take in their place."""
+    """The fields of :class:`SearchOptions` as keywords of public functions."""
 
     objective: str
     tool: str | None
@@ -122,7 +122,7 @@ class SearchOptions:
     started: float = field(default_factory=began, compare=False)
 
     def require_meaning(self) -> None:
-        """Raise ``ValueError`` for a value that means nothing."""
+        """Raise ``ValueError`` for a meaningless value."""
         for name in ("time_limit", "effort"):
             value = getattr(self, name)
             if value is None and name == "effort":
@@ -134,7 +134,7 @@ class SearchOptions:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All but when it started: what makes one run like another."""
+        """All fields except the start: the settings that make runs equal."""
         return {"time_limit": self.time_limit, "effort": self.effort, "seed": self.seed, "workers": self.workers}
 
     @property
@@ -144,31 +144,31 @@ class SearchOptions:
 
     @property
     def is_late(self) -> bool:
-        """Whether the time limit is over."""
+        """Whether the time limit has passed."""
         return time.monotonic() - self.started >= self.time_limit
 
     @property
     def for_preparation(self) -> float:
-        """Seconds left for reading and the making of placements, 0 or more."""
+        """Seconds left for reading and making placements, 0 or more."""
         until = self.started + self.time_limit * (_PREPARATION if self.effort is None else 1.0)
         return max(0.0, until - time.monotonic())
 
     def restarted(self, seconds_used: float = 0.0) -> SearchOptions:
-        """The same from now on, on this machine, ``seconds_used`` of the time limit being gone."""
+        """The same options starting now, on this machine, with ``seconds_used`` of the time limit used up."""
         return replace(self, started=time.monotonic() - seconds_used)
 
     def shortened(self, share: float) -> SearchOptions:
-        """The same with ``share`` of what is left of the time limit; unchanged where an effort ends the search."""
+        """The same with ``share`` of the remaining time limit; unchanged if an effort limits the search."""
         if self.effort is not None or share == 1.0:
             return self
         return replace(self, time_limit=self.time_limit - (1 - share) * self.left)
 
     def limited(self, share: float) -> SearchOptions:
-        """The same with ``share`` of what is left of the time limit, or of the effort where one ends the search."""
+        """The same with ``share`` of the remaining time limit, or of the effort if one limits the search."""
         return self.shortened(share) if self.effort is None else replace(self, effort=self.effort * share)
 
     def budget(self) -> Budget:
-        """The budget of the search, some of whose time may be gone."""
+        """The budget of the search, part of which may be used up."""
         from weft.solver.cpsat.budget import Budget, Pace
 
         return Budget(seconds=self.time_limit, deterministic=self.effort, seed=self.seed, workers=self.workers,
@@ -176,8 +176,8 @@ class SearchOptions:
 
     @contextlib.contextmanager
     def preparing(self) -> Iterator[None]:
-        """Reading and the making of placements stop at their checkpoints when their part of the time is over. Raises
-        :class:`~weft.solver.feasibility.infeasible.NoneFound` then."""
+        """Context in which reading and making placements stop at their checkpoints when their share of the time is
+        over, with :class:`~weft.solver.feasibility.infeasible.NoneFound`."""
         from weft.solver.control.clock import OutOfTime, is_over, watching
         from weft.solver.feasibility.infeasible import NoneFound
 
@@ -185,22 +185,22 @@ class SearchOptions:
             with watching(lambda: self.for_preparation <= 0):
                 yield
         except OutOfTime:
-            if is_over():  # by a watch around this one
+            if is_over():  # by an enclosing watch
                 raise
             raise NoneFound("the time limit is too short to make a placement; give more time") from None
 
 
 def parted(keywords: Mapping[str, Any], names: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Those of ``keywords`` with these ``names``, and the others."""
+    """The ``keywords`` with these ``names``, and the others."""
     return ({name: value for name, value in keywords.items() if name in names},
             {name: value for name, value in keywords.items() if name not in names})
 
 
 @dataclass(frozen=True, slots=True)
 class OptionsTaken:
-    """What of a search's options a public function takes, beside the type of its ``options``: its own ``time_limit``;
-    the ``objectives`` that it can search for; whether it searches for one of the ``tools``; and whether the options of
-    micro-batches that differ are read by it, and ``offered`` in a shell: what it always refuses is not."""
+    """The search options of a public function, beside the type of its ``options``: its default ``time_limit``; its
+    supported ``objectives``; whether it supports ``tools``; and whether it reads the options for micro-batches that
+    differ, and they are ``offered`` in a shell: options that it always refuses are not."""
 
     time_limit: float = 60.0
     objectives: tuple[str, ...] = ("makespan",)
@@ -210,16 +210,16 @@ class OptionsTaken:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Those of the fields of :class:`SearchOptions` that a shell can give."""
+        """The fields of :class:`SearchOptions` available as shell options."""
         return (*(["objective"] if len(self.objectives) > 1 else []), *(["tool"] if self.tools else []),
                 *(["reorder", "any_class", "ratio"] if self.differing and self.offered else []),
                 "time_limit", "effort", "seed", "workers")
 
     def given(self, options: SearchOptions | None, keywords: Mapping[str, object]) -> SearchOptions:
-        """What the function was given: ``options``, or the defaults with its time limit, and ``keywords`` in place of
-        their fields. The time limit counts from now on, or since the command began.
+        """The function's options: ``options``, or the defaults with its time limit, overridden by ``keywords``. The
+        time limit counts from now, or from the start of the command.
 
-        Raises ``TypeError`` for a keyword that is no option, and ``ValueError`` for a value that means nothing.
+        Raises ``TypeError`` for an unknown keyword, and ``ValueError`` for a meaningless value.
         """
         for name in keywords:
             if name not in SearchKeywords.__annotations__:
@@ -241,7 +241,7 @@ class OptionsTaken:
         return found
 
 
-#: Seconds in which one operation is ordered, timed, judged, summed up and written: 15 s of one core for two million.
+#: Seconds to order, time, judge, summarise and write one operation: 15 s of one core for two million.
 _SECONDS_EACH = 7.5e-6
 
 _listener: ContextVar[Callable[[str], object] | None] = ContextVar("listener", default=None)
@@ -249,7 +249,7 @@ _listener: ContextVar[Callable[[str], object] | None] = ContextVar("listener", d
 
 @contextlib.contextmanager
 def heard_by(listener: Callable[[str], object]) -> Iterator[None]:
-    """Inside, ``listener`` gets every notice, a line without its end."""
+    """Context in which ``listener`` receives every notice, a line without its newline."""
     token = _listener.set(listener)
     try:
         yield
@@ -258,7 +258,7 @@ def heard_by(listener: Callable[[str], object]) -> Iterator[None]:
 
 
 def forewarn(operations: int, elapsed: float, limit: float) -> None:
-    """Say at once that a first schedule of so many ``operations`` takes longer than ``limit`` seconds, if it does."""
+    """Give notice immediately if a first schedule of this many ``operations`` takes longer than ``limit`` seconds."""
     listener, seconds = _listener.get(), _SECONDS_EACH * operations
     if listener is not None and elapsed + seconds > limit:
         listener(f"{elapsed:6.1f} s  {operations} operations: to schedule, judge and write them takes about "

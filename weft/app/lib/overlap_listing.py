@@ -1,4 +1,4 @@
-"""The placements of a spec whose collectives have options, as far as there is time to list them."""
+"""The placements of a spec whose collectives have options, listed while there is time."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from weft.solver.choices.relaxed.bounds import load_bound
 from weft.solver.control.clock import OutOfTime, checkpoint
 from weft.solver.wide.run import Run
 
-#: What the titles of placements end by whose micro-batches pass in pairs.
+#: The ending of titles of placements whose micro-batches pass in pairs.
 IN_PAIRS = ", in pairs"
-#: Steps of a schedule whose micro-batches are whole steps, where their rate is searched.
+#: Steps of a schedule whose micro-batches are whole steps, if the objective is their rate.
 _STEPS = 8
-#: How far above its bound a schedule is likely to be, where nothing is known of the placement.
+#: The expected ratio of a schedule to its bound, for a placement without results.
 _ABOVE = 1.1
 
 
 @dataclass(frozen=True)
 class OpenOverlap:
-    """A placement with options, the run of it, and what no schedule of it is below by its devices' work.
+    """A placement with options, its run, and a lower bound by its devices' work.
 
-    ``work``: the same without options, its micro-batches one by one. ``single``: the makespan that was found so, or its
-    bound where it is longer than that of others. ``unit``: what a micro-batch of its schedules is, "step" or "pair",
-    where it is none of the spec's.
+    ``work``: the same bound without options, its micro-batches one by one. ``single``: the makespan found in this way,
+    or its bound if that exceeds the makespan of others. ``unit``: the meaning of a micro-batch of its schedules, "step"
+    or "pair", if it is not one of the spec's.
     """
 
     placement: OverlapPlacement
@@ -47,15 +47,15 @@ class OpenOverlap:
 
     @property
     def rank(self) -> float:
-        """About what it will come to: as much above its bound as without overlap."""
+        """Its expected value: as far above its bound as without overlap."""
         return self.least * (_ABOVE if self.single is None else max(1.0, self.single / self.work))
 
 
 class Listing:
-    """The placements of ``spec`` with ``count`` micro-batches. ``case``: those without options, ``None`` where only the
-    whole model on every GPU is asked for.
+    """The placements of ``spec`` with ``count`` micro-batches. ``case``: those without options, ``None`` if only the
+    whole model on every GPU is requested.
 
-    ``reason``: why the whole model is not on every GPU, if it is not. ``late``: whether time ended the list.
+    ``reason``: why the whole model is not on every GPU, if it is not. ``late``: whether the time limit ended the list.
     """
 
     def __init__(self, spec: Spec, case: Case | None, count: int, objective: str) -> None:
@@ -65,7 +65,7 @@ class Listing:
 
     @property
     def may_find(self) -> bool:
-        """Whether there may be any; ``True`` as well where there is no time to tell."""
+        """Whether there may be any; also ``True`` if there is no time to decide."""
         groups = () if self.case is None or self.case.together is None else self.case.together[1]
         try:
             return (any(part.degree > 1 for candidate in groups for part in candidate.parts)
@@ -75,13 +75,13 @@ class Listing:
 
     @property
     def frameworks(self) -> dict[str, Any]:
-        """What steps with the whole model on every GPU come to as frameworks have them."""
+        """The frameworks' results for steps with the whole model on every GPU."""
         one = self.objective == "makespan"
         return {"frameworks": [{"name": step.name, "with": step.makespan if one else step.period}
                                for step in framework_steps(self.spec, self.count)]}
 
     def entries(self) -> Iterator[OpenOverlap]:
-        """The whole model on every GPU first, where nothing rules it out, then groups of GPUs."""
+        """The whole model on every GPU first, unless ruled out, then groups of GPUs."""
         try:
             why = self._why_not_whole_model()
             if why == "":
@@ -91,7 +91,8 @@ class Listing:
             self.late = True
 
     def _why_not_whole_model(self) -> str | None:
-        """Why the whole model is not on every GPU, also as ``reason``; "" where it may be, ``None`` where nobody asks.
+        """The reason why the whole model is not on every GPU, also as ``reason``; "" if it may be, ``None`` if not
+        requested.
         """
         shapes = self.spec.placement.shapes
         if self.objective == "rate" and set(shapes) != {"data"}:
@@ -116,7 +117,7 @@ class Listing:
             return
         space, candidates = self.case.together
         ways: dict[tuple[str, bool], Ways] = {}
-        # Also whole backwards, which split ones rule out without overlap: weight gradients run beside collectives.
+        # Include whole backwards, which split ones dominate without overlap: weight gradients run beside collectives.
         for candidate in sorted(candidates, key=lambda one: plain_bound(one.problem, self.count)):
             for pairs in (False, True):
                 if candidate.replicas > 1 or (pairs and (self.count % 2 or self.objective == "rate")):

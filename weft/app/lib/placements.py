@@ -1,7 +1,7 @@
-"""One way to put a model on devices, as commands search and show it; or one whose stages have alternatives, which is a
+"""A placement of a model on devices, as commands search and show it; or one whose stages have alternatives, which is a
 problem with choices.
 
-Known schedules as commands show them: on a placement, with whether they fit, and which of them are searches.
+Known schedules as commands show them: on a placement, whether they fit, and which of them are searches.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CasePlacement:
-    """One way to put the model on the devices. ``title`` says which, "" where there is only one.
+    """A placement of the model on the devices. ``title`` names it, "" if it is the only one.
 
-    ``details`` goes into the ``solver`` entry of its schedules: among them ``static_memory``, what every device holds
-    all the time (weights, gradients, optimizer state), ``gpu_memory``, what it has for that and the blocks, and
-    ``notes`` on modelled costs; under AdamA ``gradients_freed``, what more it would hold with Adam.
+    ``details`` goes into the ``solver`` entry of its schedules: it includes ``static_memory``, each device's weights,
+    gradients and optimizer state, ``gpu_memory``, its memory for these and the blocks, and ``notes`` on modelled costs;
+    under AdamA ``gradients_freed``, the additional memory with Adam.
     """
 
     title: str
     problem: Problem
     details: dict[str, Any]
-    #: The GPUs that each device of ``problem`` stands for, where these are several.
+    #: The GPUs represented by each device of ``problem``, if there are several.
     gpus: tuple[tuple[int, ...], ...] = ()
-    #: Of the model: a micro-batch of ``problem`` is one of each.
+    #: Replicas of the model: a micro-batch of ``problem`` is one of each.
     replicas: int = 1
-    #: Two chunks a group beside layers on all GPUs: its search is long, and its bound says little at first.
+    #: Two chunks a group beside layers on all GPUs: its search is long, and its bound is weak at first.
     is_hard: bool = False
-    #: Of a problem with choices: the options taken.
+    #: For a problem with choices: the options taken.
     choices: Mapping[str, str] = field(default_factory=dict)
-    #: With jobs, or micro-batches that differ: what ``problem`` is the plain problem of.
+    #: With jobs, or micro-batches that differ: the origin of the plain ``problem``.
     rounds: Rounds | None = None
-    #: A valid schedule of ``problem`` that is known already: the answer is no worse.
+    #: A known valid schedule of ``problem``: the answer is no worse.
     start: Schedule | None = None
-    #: ``problem`` with every GPU written out, where ``gpus`` do not say it: its devices have lanes.
+    #: ``problem`` with every GPU written out, if ``gpus`` do not determine it: its devices have lanes.
     written_out: Problem | None = None
 
     @cached_property
@@ -68,7 +68,7 @@ class CasePlacement:
         return written_out(self.problem, self.gpus)
 
     def least(self, micro_batches: int, objective: str = "makespan") -> float:
-        """What no schedule of so many ``micro_batches``, of all replicas, is below, by its devices' work."""
+        """A lower bound on schedules of this many ``micro_batches``, of all replicas, by its devices' work."""
         own = micro_batches // self.replicas
         if objective == "makespan":
             return load_bound(self.problem, own)
@@ -76,14 +76,14 @@ class CasePlacement:
             self.replicas if objective == "rate" else 1)
 
     def label(self, schedule: Schedule) -> Schedule:
-        """``schedule``, on every GPU and with what it says of its placement."""
+        """``schedule``, on every GPU and with its placement's details."""
         return replace(schedule, problem=self.whole, choices=self.choices, rounds=self.rounds
                        ).with_solver(**self.details)
 
 
 @dataclass(frozen=True)
 class OpenPlacement:
-    """One cut onto the GPUs with what is decided stage by stage. ``title``, ``details``: as those of a
+    """One cut onto the GPUs with the decisions of each stage. ``title``, ``details``: as in a
     :class:`~weft.app.lib.case.CasePlacement`."""
 
     title: str
@@ -92,7 +92,7 @@ class OpenPlacement:
     details: dict[str, Any]
 
     def least(self, objective: str) -> float:
-        """What no schedule of any assignment is below, by its devices' work."""
+        """A lower bound on the schedules of all assignments, by its devices' work."""
         from weft.solver.choices.relaxed.bounds import load_bound
 
         return load_bound(self.problem, self.run, objective)
@@ -103,13 +103,13 @@ class OpenPlacement:
 
 
 def open_title(layout: str, backward: str, *, activations: bool) -> str:
-    """Such as "1 stage a GPU, B or I+W, activations by stage": the ``layout``, how the ``backward`` runs, and whether
-    stages choose what they keep."""
+    """Such as "1 stage a GPU, B or I+W, activations by stage": the ``layout``, the kind of ``backward``, and whether
+    stages choose the activations they keep."""
     return f"{layout}, {backward}" + (", activations by stage" if activations else ", by stage")
 
 
 def candidate_placement(candidate: ModelCandidate, kept: str = "") -> CasePlacement:
-    """The placement that ``candidate`` is. ``kept``: what its title says of what its stages keep."""
+    """The placement of ``candidate``. ``kept``: the part of its title on kept activations."""
     backward = backward_title(candidate.backward)
     shape = layout_title(candidate.shape, len(candidate.stage_device) // len(candidate.problem.devices))
     memory = [None if device.memory is None else device.memory + static
@@ -135,8 +135,8 @@ def shape_placement(candidate: ShapeCandidate, space: Space) -> CasePlacement:
 
 
 def whole_model_placements(spec: Spec, count: int) -> tuple[tuple[CasePlacement, ...], float, str]:
-    """The placements of the whole model on every GPU; seconds a micro-batch that none of them goes below, whatever runs
-    beside its computation; and, where a spec that allows it has none, why."""
+    """The placements of the whole model on every GPU; a lower bound on their seconds a micro-batch under any overlap;
+    and, if a spec that allows them has none, the reason."""
     from weft.models.candidates.build import TooLate
     from weft.models.candidates.stage_split import NoSplit
     from weft.models.overlap.data_parallel import data_parallel, why_not_data_parallel
@@ -150,7 +150,7 @@ def whole_model_placements(spec: Spec, count: int) -> tuple[tuple[CasePlacement,
         if why_not is not None:
             return (), math.inf, why_not if _allows_it(spec) else ""
         found = data_parallel(spec, count)
-    except (SpecError, NoSplit, TooLate, OutOfTime):  # its costs are not known so, which is said of other placements
+    except (SpecError, NoSplit, TooLate, OutOfTime):  # unknown costs are reported by other placements
         return (), math.inf, ""
     least = load_bound(found.problem, Run.of(found.problem, 1), "makespan") / count
     if not _allows_it(spec):
@@ -159,7 +159,7 @@ def whole_model_placements(spec: Spec, count: int) -> tuple[tuple[CasePlacement,
 
 
 def _allows_it(spec: Spec) -> bool:
-    """Whether the spec leaves it open, or asks for it."""
+    """Whether the spec leaves it open or requests it."""
     return "data" in spec.placement.shapes or not {"shapes", "cut"} & spec.placement.model_fields_set
 
 
@@ -175,7 +175,7 @@ def _of_whole_model(found: OverlapPlacement, options: Mapping[str, str], count: 
 
 
 def by_device(details: Mapping[str, Any], problem: Problem | WideProblem) -> dict[str, Any]:
-    """``details`` with an entry for each device of ``problem`` where they have one for each GPU: lanes hold nothing."""
+    """``details`` with an entry for each device of ``problem`` in place of one for each GPU: lanes have no memory."""
     found = dict(details)
     for label, nothing in (("static_memory", 0), ("gpu_memory", None)):
         own = iter(details[label])
@@ -183,7 +183,7 @@ def by_device(details: Mapping[str, Any], problem: Problem | WideProblem) -> dic
     return found
 
 
-#: Those that are searches under the same memory and durations themselves, not one fixed order, and what they are.
+#: Those that are themselves searches under the same memory and durations, not fixed orders, with descriptions.
 SEARCHES: Mapping[str, str] = {
     "zb-auto": "the automatic zero-bubble scheduler on these durations",
     "zb-v-auto": "the automatic scheduler of zero-bubble Vs on these durations",
@@ -192,7 +192,7 @@ SEARCHES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Known:
-    """A known schedule with the placement that it is on."""
+    """A known schedule with its placement."""
 
     placement: CasePlacement
     schedule: Schedule
@@ -200,10 +200,10 @@ class Known:
 
     @property
     def labelled(self) -> Schedule:
-        """The schedule with what it says of its placement."""
+        """The schedule with its placement's details."""
         return self.placement.label(self.schedule)
 
     @property
     def rank(self) -> tuple[bool, float]:
-        """Smaller for what is better."""
+        """Smaller is better."""
         return not self.fits, self.schedule.value

@@ -1,4 +1,4 @@
-"""What results of commands share: a table for people, numbers, and files of the numbers or of a picture."""
+"""The common interface of commands' results: a table, numbers, and files of the numbers or of a picture."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OUTPUTS = (".html", ".svg", ".png", ".json")
 
 
 class Tabular:
-    """A result whose ``str()`` is its table, of :attr:`WIDTH` columns where no terminal says how many there are."""
+    """A result whose ``str()`` is its table, of :attr:`WIDTH` columns unless a terminal sets the width."""
 
     __slots__ = ()
     WIDTH: ClassVar[int] = 140
@@ -38,11 +38,11 @@ class Tabular:
 
 
 class SavedResult(Tabular):
-    """A result that is written as its numbers, or as one ``answer`` in their place, and drawn."""
+    """A result that can be drawn, and saved as its numbers or as one ``answer`` in their place."""
 
     @property
     def answer(self) -> Schedule | None:
-        """The schedule that it comes to, if that is one."""
+        """The resulting schedule, if the result is one."""
         return None
 
     def draw(self, path: PathLike, title: str | None) -> None:
@@ -50,10 +50,10 @@ class SavedResult(Tabular):
         raise NotImplementedError
 
     def save(self, path: PathLike, *, title: str | None = None) -> None:
-        """Write the picture (``.html``, ``.svg``, ``.png``), or the numbers (``.json``; of one schedule that, as
+        """Write the picture (``.html``, ``.svg``, ``.png``), or the numbers (``.json``; a single schedule as
         ``weft.schedule/1``), to ``path``.
 
-        Raises ``ValueError`` for another ending and ``OSError`` for a file that cannot be written.
+        Raises ``ValueError`` for another ending and ``OSError`` if the file cannot be written.
         """
         if Path(path).suffix.lower() != ".json":
             self.draw(path, title)

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from weft.solver.wide.problem import WideProblem
 
 PathLike: TypeAlias = str | os.PathLike[str]
-#: What can be solved: a model spec or ``weft.problem/1`` file, or what one of them was read into.
+#: A solvable source: a model spec or ``weft.problem/1`` file, or the object read from one.
 Source: TypeAlias = Union[PathLike, "Spec", "Problem", "WideProblem"]
-#: How many micro-batches run; with classes the class of each; with jobs one of these for each job.
+#: The number of micro-batches; with classes the class of each; with jobs one of these for each job.
 MicroBatches: TypeAlias = int | Sequence[str] | Mapping[str, int | Sequence[str]]
 
 #: Entries of a spec that not every command can follow, and what to do instead.

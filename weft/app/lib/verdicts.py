@@ -1,4 +1,5 @@
-"""Why this placement: what each one considered would have cost, and what ruled it out, in numbers and in words."""
+"""The reasons for a placement: the cost of each one considered, and the bound that ruled it out, in numbers and in
+words."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from weft.models.tensor_parallel.space import Space
     from weft.solver.portfolio import Candidate
 
-#: Placements that one line of text each tells of; the rest are counted.
+#: Number of placements with a line of text each; the rest are counted.
 _MOST_LINES = 12
 
 
@@ -39,7 +40,7 @@ class Searched:
 
 def searched(candidate: Candidate[CasePlacement] | Candidate[OpenPlacement] | Candidate[OpenOverlap], *, chosen: bool
              ) -> Searched:
-    """What is known of a placement."""
+    """A placement's results."""
     best, refused = candidate.best, candidate.ruled_out
     return Searched(candidate.of.title, candidate.least if refused else candidate.bound,
                     None if best is None else best.makespan, chosen, str(candidate.refusal) if refused else "",
@@ -47,8 +48,8 @@ def searched(candidate: Candidate[CasePlacement] | Candidate[OpenPlacement] | Ca
 
 
 def told_rows(schedule: Schedule, first: CasePlacement, *, chosen: bool) -> list[Searched]:
-    """What an answer says of each placement that it is the best of; where there was one, of that, ``first``.
-    ``chosen``: whether it is the answer still."""
+    """An answer's records of the placements it was chosen from; for a single one, of that, ``first``. ``chosen``:
+    whether it is still the answer."""
     told = schedule.solver.get("alternatives")
     if not isinstance(told, list):
         return [Searched(first.title, schedule.value_bound, schedule.makespan, chosen, "",
@@ -59,7 +60,7 @@ def told_rows(schedule: Schedule, first: CasePlacement, *, chosen: bool) -> list
 
 def choice(rows: Sequence[Searched], refused: Sequence[tuple[str, str]], best: float,
            any_bound: float | None) -> dict[str, Any]:
-    """Entries for a schedule's ``solver``: ``alternatives``, best first, and a bound on every placement there is.
+    """Entries for a schedule's ``solver``: ``alternatives``, best first, and a bound over all placements.
 
     A placement's ``verdict`` is "chosen", "bound" (its lower bound is not below the best makespan), "worse" (a
     schedule of it was found, none better, and its bound alone does not rule it out), "memory" (nothing fits) or
@@ -78,19 +79,19 @@ def choice(rows: Sequence[Searched], refused: Sequence[tuple[str, str]], best: f
 
 
 def layout_title(shape: str, chunks: int) -> str:
-    """How stages lie on GPUs, for tables: ``shape`` with ``chunks`` stages a GPU."""
+    """The layout of stages on GPUs, for tables: ``shape`` with ``chunks`` stages a GPU."""
     if shape == "chain":
         return "1 stage a GPU"
     return f"{ {'v': 'V'}.get(shape, shape)}, {chunks} chunks"
 
 
 def backward_title(backward: str) -> str:
-    """How the backward runs, for tables."""
+    """The kind of backward, for tables."""
     return {"full": "B", "split": "I+W", "none": "inference"}[backward]
 
 
 def shape_placement_details(candidate: ShapeCandidate, space: Space) -> tuple[str, dict[str, Any]]:
-    """The title of ``candidate`` and what its schedules say of it; lists by GPU, not by device of its problem."""
+    """The title of ``candidate`` and the details for its schedules; lists are by GPU, not by device of its problem."""
     title = f"{candidate.title}, {backward_title(candidate.backward)}"
     of_gpu = {gpu: d for d, group in enumerate(candidate.gpus) for gpu in group}
     static = [candidate.static_memory[of_gpu[gpu]] for gpu in sorted(of_gpu)]
@@ -111,7 +112,7 @@ def shape_placement_details(candidate: ShapeCandidate, space: Space) -> tuple[st
 
 
 def _in_parts(space: Space, part: LayersPart) -> dict[str, Any] | None:
-    """In which parts the layers of ``part`` run in turn, and what that costs and saves for one micro-batch."""
+    """The co-sharded parts of the layers of ``part``, and their cost and savings for one micro-batch."""
     if not part.co_shard:
         return None
     from weft.models.tensor_parallel.parts import stage_cost
@@ -124,8 +125,8 @@ def _in_parts(space: Space, part: LayersPart) -> dict[str, Any] | None:
 
 
 def _exchanges(space: Space, degree: int, layers: Sequence[str]) -> dict[str, Any]:
-    """How the operators of ``layers`` are split at ``degree``, by kind; their collectives for a micro-batch; and where
-    their times come from."""
+    """The splits of the operators of ``layers`` at ``degree``, by kind; their collectives for a micro-batch; and the
+    origin of their times."""
     sharded, inside = space.sharded[degree], set(layers)
     splits: dict[str, str] = {}
     for operator in space.graph.operators:
@@ -145,7 +146,7 @@ def _exchanges(space: Space, degree: int, layers: Sequence[str]) -> dict[str, An
 
 
 def covered_lines(schedule: Schedule) -> list[str]:
-    """Which placements the schedule is the best of, as far as that is proven; none for a block problem."""
+    """The placements covered, with the proof or bound over them; none for a block problem."""
     covered, bound = schedule.solver.get("covered"), schedule.solver.get("bound_over_placements")
     if not covered:
         return []
@@ -157,7 +158,7 @@ def covered_lines(schedule: Schedule) -> list[str]:
 
 
 def grid_lines(schedule: Schedule) -> list[str]:
-    """Which uniform grid it is of, what a whole step takes, and how far that is from any other; none without a grid."""
+    """Its uniform grid, the time of a whole step, and the distance to any other grid; none without a grid."""
     told = schedule.solver.get("grid")
     if not isinstance(told, Mapping):
         return []
@@ -183,7 +184,7 @@ def grid_lines(schedule: Schedule) -> list[str]:
 
 
 def overlap_lines(schedule: Schedule) -> list[str]:
-    """What collectives beside computation bring, a line or two; none where nobody asked."""
+    """The gain of overlapping collectives, a line or two; none if not requested."""
     told = schedule.solver.get("overlap")
     if not isinstance(told, Mapping):
         return []
@@ -206,14 +207,14 @@ def overlap_lines(schedule: Schedule) -> list[str]:
                 f"(−{max(0.0, 1 - told['with'] / told['without']):.1%})")
     best = told.get("best_without_options")
     if told["without"] is not None and best is not None and best >= told["without"] * (1 - RELATIVE_TOLERANCE):
-        best = None  # it is this placement, which is said already
+        best = None  # it is this placement, already reported
     return [f"overlap   {line} on this placement, bound {shown(told['bound'])}",
             *([f"          the best placement without overlap takes {shown(best)}; {bound}"] if best is not None else
               [f"          {bound}"]), *_framework_lines(told, schedule), *update]
 
 
 def _framework_lines(told: Mapping[str, Any], schedule: Schedule) -> list[str]:
-    """What frameworks' own overlap of such a step comes to, a line each."""
+    """The results of the frameworks' own overlap, a line each."""
     from weft.models.overlap.frameworks import FRAMEWORKS
 
     lines = []
@@ -229,7 +230,8 @@ def _framework_lines(told: Mapping[str, Any], schedule: Schedule) -> list[str]:
 
 
 def choice_lines(schedule: Schedule) -> list[str]:
-    """What was chosen, what each GPU holds, and why nothing else was, a line each; none for a block problem."""
+    """The choice, the contents of each GPU, and the reasons against the others, a line each; none for a block
+    problem."""
     entries = schedule.solver.get("alternatives")
     if not isinstance(entries, list):
         return plan_lines(schedule)
@@ -281,7 +283,7 @@ def _stages(schedule: Schedule) -> list[str]:
 
 
 def _one_after_another(parts: Mapping[str, Any] | None, schedule: Schedule) -> str:
-    """What parts that run in turn cost and save, as the end of a stage's line."""
+    """The cost and savings of co-sharded parts, as the end of a stage's line."""
     if parts is None:
         return ""
     time = shown_time(parts["seconds_more"], schedule.problem.time_unit)

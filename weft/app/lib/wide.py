@@ -1,4 +1,5 @@
-"""Block problems with choices, jobs and classes as cases: each assignment of few is a placement to choose from."""
+"""Block problems with choices, jobs and classes as cases: if there are few assignments, each is a candidate
+placement."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WideCase:
-    """A wide problem and the run of it; ``reorder``: whether the micro-batches of a job may run in another order;
-    ``any_class``: whether each may be of any class, of which ``run`` has the first only."""
+    """A wide problem and its run; ``reorder``: whether the micro-batches of a job may be reordered; ``any_class``:
+    whether each may be of any class, of which ``run`` has only the first."""
 
     problem: WideProblem
     run: Run
@@ -29,8 +30,8 @@ class WideCase:
 
     @property
     def listed(self) -> list[tuple[Mapping[str, str], Rounds]]:
-        """The assignments, of many some, each with its plain problem in rounds; without those that mean
-        nothing, as their waits make a circle. Where micro-batches may be of any class, each with all of one class."""
+        """The assignments, or some if there are many, each with its plain problem in rounds; without those whose waits
+        form a cycle. If micro-batches may be of any class, each with all of one class."""
         found: list[tuple[Mapping[str, str], Rounds]] = []
         runs = _of_one_class(self.problem, self.run) if self.any_class else [self.run]
         for options, run in product(first_looks(self.problem), runs):
@@ -44,7 +45,7 @@ class WideCase:
 
 
 def wide_case(problem: WideProblem, micro_batches: MicroBatches | None, options: SearchOptions | None) -> WideCase:
-    """The case of ``problem``. Raises ``ValueError`` for micro-batches that it does not have."""
+    """The case of ``problem``. Raises ``ValueError`` for nonexistent micro-batches."""
     ratio, reorder, any_class = (None, False, False) if options is None else (
         options.ratio, options.reorder, options.any_class)
     if micro_batches is None:
@@ -62,7 +63,7 @@ def wide_case(problem: WideProblem, micro_batches: MicroBatches | None, options:
 
 
 def _of_first_class(problem: WideProblem, micro_batches: MicroBatches) -> MicroBatches:
-    """So many micro-batches of each job, the first class of all."""
+    """The given number of micro-batches of each job, all of the first class."""
     if not isinstance(micro_batches, Mapping):
         if problem.jobs:
             return _of_first_class(problem, dict.fromkeys(problem.jobs, micro_batches))

@@ -1,4 +1,5 @@
-"""Which backend computes which part of a captured model: candidates found and measured, a cover searched, run whole."""
+"""The choice of backends for the parts of a captured model: find and measure candidates, search a cover, run it
+whole."""
 
 from __future__ import annotations
 
@@ -23,16 +24,16 @@ from weft.solver.io.writing import default_folder
 from weft.solver.placement.cover.problem import Cover, CoverProblem
 from weft.solver.placement.cover.search import FASTER, alone, climb, find_cover
 
-#: Covers that are run as a whole: the best by the parts, each backend alone, and neighbours.
+#: Number of covers run as a whole: the best by the parts, each backend alone, and neighbours.
 TRIES = 8
-#: Times that the choice is run beside the best single backend, each in a process of its own: it must win all of them.
+#: How often the choice is compared with the best single backend, each run in a separate process: it must win all.
 DUELS = 3
 
 
 @dataclass(frozen=True)
 class BackendChoice:
-    """``assignment``: what was chosen; ``cover``: the same in the search's terms, with its bound. ``notes``: what was
-    skipped, refused or not measured, a sentence each."""
+    """``assignment``: the choice; ``cover``: the same in the search's terms, with its bound. ``notes``: a sentence for
+    each part that was skipped, refused or not measured."""
 
     assignment: Assignment
     cover: Cover
@@ -92,8 +93,8 @@ def choose_backends(path: str | os.PathLike[str], backends: str | Sequence[str],
 
 def _measured(graph: UnitGraph, own: Measuring, usable: Sequence[Backend], limit: float, notes: list[str],
               on_progress: Callable[[str], None]) -> list[tuple[Alike, Found]]:
-    """Candidates with what was found of each, until ``limit`` seconds are over; what is known is taken without. Next is
-    the backend that has had least of the time, and one part may take no more than an even share of it."""
+    """Candidates with their measurements, until ``limit`` seconds have passed; known results are reused. The next
+    backend is the one with the least time so far, and one part may take no more than an even share of it."""
     found, late, refused = list[tuple[Alike, Found]](), Counter[str](), dict[str, list[str]]()
     listed = [candidates_of(graph, backend)[::-1] for backend in usable]
     total, used = sum(map(len, listed)), Counter[str]()
@@ -122,7 +123,7 @@ def _measured(graph: UnitGraph, own: Measuring, usable: Sequence[Backend], limit
 
 def _run_whole(own: Measuring, best: Cover, eager: Found, budget: Budget, on_progress: Callable[[str], None],
                notes: list[str]) -> tuple[Cover, dict[tuple[int, ...], float]]:
-    """The cover that is fastest as a whole, and what each that was run takes: its share of eager beside it."""
+    """The cover that is fastest as a whole, and the time of each one run, as a share of eager measured beside it."""
     measured: dict[tuple[int, ...], float] = {}
 
     def clock(cover: Cover) -> float:
@@ -158,7 +159,7 @@ def choice_of(cover: Cover) -> Choice:
 
 
 def _alone(problem: CoverProblem, measured: dict[tuple[int, ...], float]) -> dict[str, float]:
-    """What each backend takes alone, of those that were run."""
+    """The time of each backend alone, for those that were run."""
     covers = {backend: alone(problem, backend) for backend in problem.backends}
     return {backend: measured[cover.chosen] for backend, cover in covers.items()
             if math.isfinite(measured.get(cover.chosen, math.inf))}

@@ -1,4 +1,4 @@
-"""A spec's model cut into a chain whose memory is decided: the plans found, shown and written."""
+"""A spec's model cut into a chain with memory decisions: the plans found, shown and written."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ MEMORY_PLANS_FORMAT = "weft.memory_plans/1"
 
 @dataclass(frozen=True)
 class MemoryPlans(Tabular):
-    """What :func:`weft.place_memory` found: chains whose memory is decided, with offloading first, then without.
-    ``str()`` is their tables, :meth:`to_json` the numbers."""
+    """The result of :func:`weft.place_memory`: chains with memory decisions, with offloading first, then without.
+    ``str()`` gives their tables, :meth:`to_json` the numbers."""
 
     WIDTH = 180
     name: str
@@ -66,7 +66,7 @@ def memory_plans(source: str | os.PathLike[str] | Spec, time_limit: float) -> Me
 
 
 def with_static(candidate: ModelCandidate) -> Problem:
-    """The block problem of ``candidate``, whose devices say what they hold all the time."""
+    """The block problem of ``candidate``, with the devices' static memory."""
     problem = candidate.problem
     return replace(problem, devices=tuple(replace(device, static=held) for device, held in zip(
         problem.devices, candidate.static_memory, strict=True)))

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 _ONE_SIZE = ("{} has times of one size of micro-batch, and replicas of a stage share each micro-batch; give a spec of "
              "a model family")
-#: What ``--devices`` says of one kind: how many, and how much memory (``None``: as the graph says).
+#: An entry of ``--devices``: the number of devices of a kind, and their memory (``None``: as in the graph).
 Wish = tuple[int, float | None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PlaceQuestion:
-    """What is asked of a placement, beside the graph; the fields are those of :func:`weft.place`."""
+    """The options of a placement, beside the graph; the fields are those of :func:`weft.place`."""
 
     devices: Mapping[str, Wish] | None = None
     recompute: bool = False
@@ -40,7 +40,7 @@ class PlaceQuestion:
     whole_layers: bool = True
 
     def require_meaning(self) -> None:
-        """Raise :class:`PlacementError` for wishes that contradict each other."""
+        """Raise :class:`PlacementError` for contradictory options."""
         if self.latency and self.stage_graph:
             raise PlacementError("latency is minimised for stages in a row, a graph of stages is made shallow instead; "
                                  "leave one of them out")
@@ -57,7 +57,7 @@ def place_source(source: str | os.PathLike[str] | PlacementProblem | OperatorGra
     """See :func:`weft.place`."""
     question.require_meaning()
     problem = placement_problem_of(source, question)
-    settings = {**options.settings, "time_limit": options.left}  # reading has taken its part
+    settings = {**options.settings, "time_limit": options.left}  # reading has used part of it
     if question.stage_graph:
         from weft.solver.placement.dag.place_graph import place_graph
 
@@ -67,7 +67,7 @@ def place_source(source: str | os.PathLike[str] | PlacementProblem | OperatorGra
 
 def placement_problem_of(source: str | os.PathLike[str] | PlacementProblem | OperatorGraph | Spec,
                          question: PlaceQuestion) -> PlacementProblem:
-    """``source`` as a placement problem: files are told apart by their endings and fields."""
+    """``source`` as a placement problem: files are distinguished by their endings and fields."""
     devices, replicate = question.devices or {}, question.replicate
     if isinstance(source, PlacementProblem):
         if replicate and not source.degrees:
@@ -114,7 +114,7 @@ def placement_problem_of(source: str | os.PathLike[str] | PlacementProblem | Ope
 
 
 def with_devices(problem: PlacementProblem, wishes: Mapping[str, Wish]) -> PlacementProblem:
-    """``problem`` on other numbers of its kinds of device. Raises :class:`PlacementError` for a kind it has not."""
+    """``problem`` on other numbers of its kinds of device. Raises :class:`PlacementError` for an unknown kind."""
     known = [kind.name for kind in problem.kinds]
     for name in wishes:
         if name not in known:
@@ -130,9 +130,9 @@ def with_devices(problem: PlacementProblem, wishes: Mapping[str, Wish]) -> Place
 
 
 def blocks_of(placement: GraphPlacement, tolerance: float = 0.0) -> Problem:
-    """A graph of stages as a block problem: of each stage a forward and a backward on its devices, with their memory.
-    The all-reduce of a replicated stage, once a step, is in its backwards in equal parts. ``tolerance``: the share by
-    which the modules that run may have other numbers of parameters."""
+    """A graph of stages as a block problem: a forward and a backward of each stage on its devices, with their memory.
+    The all-reduce of a replicated stage, once a step, is distributed evenly over its backwards. ``tolerance``: the
+    share by which the parameter counts of the executed modules may differ."""
     from weft.solver.placement.dag.stage_blocks import stage_problem, work_of
 
     problem = placement.problem
@@ -146,8 +146,8 @@ def blocks_of(placement: GraphPlacement, tolerance: float = 0.0) -> Problem:
 
 def stage_facts(problem: PlacementProblem, stages: Sequence[Sequence[int]], forwards: Sequence[str], tolerance: float,
                 sizes: Sequence[int] | None = None) -> ModelFacts:
-    """What stages of these operators are made of: by their forward blocks, the first where there are several.
-    ``sizes``: samples of their micro-batches, where these are chosen."""
+    """The composition of stages of these operators, by forward block, the first if there are several. ``sizes``:
+    samples of their micro-batches, if these are chosen."""
     held = [dict(item for node in nodes for item in problem.nodes[node].parameters) for nodes in stages]
     facts = tuple(StageFacts(forward, tuple(problem.nodes[node].name for node in nodes),
                              sum(parameters.values()) if any(held) else None,
@@ -157,7 +157,7 @@ def stage_facts(problem: PlacementProblem, stages: Sequence[Sequence[int]], forw
 
 
 def parse_devices(text: str) -> dict[str, Wish]:
-    """``accelerator=4:16GiB,cpu=0`` as counts and memory by kind. Raises ``ValueError`` that says what is allowed."""
+    """``accelerator=4:16GiB,cpu=0`` as counts and memory by kind. Raises ``ValueError`` with the allowed values."""
     from weft.models.spec.quantities import parse_bytes
 
     found: dict[str, Wish] = {}
@@ -172,7 +172,7 @@ def parse_devices(text: str) -> dict[str, Wish]:
 
 
 def placement_text(placement: Placement) -> str:
-    """The placement for people: the objective with its proof, and a line for each stage."""
+    """The placement as text: the objective with its proof, and a line for each stage."""
     problem, unit = placement.problem, placement.problem.time_unit
     shape = "graphs of stages" if isinstance(placement, GraphPlacement) else "stages in a row"
     found = "proven optimal" if meets(placement.objective, placement.bound) else f"gap at most {placement.gap:.2%}"

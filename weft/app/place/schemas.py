@@ -1,4 +1,4 @@
-"""JSON Schemas of what `weft place` writes: ``weft.placement/1``, ``weft.memory_plans/1`` and
+"""JSON Schemas of the files written by `weft place`: ``weft.placement/1``, ``weft.memory_plans/1`` and
 ``weft.placed_step/1``."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _schema(name: str, fields: Mapping[str, Any], optional: Mapping[str, Any] | 
             **_object({"format": {"const": name}, "name": {"type": "string"}, **fields}, optional)}
 
 
-#: Of stages in a row and of graphs of stages; these have the fields of depth too, replicated ones those of devices.
+#: Of chains and of graphs of stages; graphs also have the depth fields, replicated ones the device fields.
 _PLACEMENT = _schema("weft.placement/1", {
     "time_unit": {"type": "string"}, "memory_unit": {"type": "string"},
     "objective": _NUMBER, "bound": _NUMBER, "status": {"enum": ["optimal", "feasible"]},

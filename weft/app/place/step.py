@@ -1,5 +1,5 @@
-"""A graph of stages, the sizes of its micro-batches and the order of one step, searched together: costs at each size
-read, the answer told and made a schedule that says what it is of."""
+"""A graph of stages, the sizes of its micro-batches and the order of one step, searched together: reading the costs at
+each size, describing the answer, and converting it to a schedule with its origin."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class SizesAsked:
-    """Which sizes of micro-batch stages may run, and where their costs come from. ``sizes``: samples (empty: the
-    source's own). ``files``: by size a file with the costs at that size. ``overhead``: what of every operator's time is
-    the same at every size. ``mini_batch``: samples of a step, where the source is no spec. ``one_size``: all stages
-    have the same."""
+    """The allowed micro-batch sizes of stages, and the origin of their costs. ``sizes``: samples (empty: the source's
+    own). ``files``: by size a file with the costs at that size. ``overhead``: the part of every operator's time
+    independent of the size. ``mini_batch``: samples of a step, if the source is not a spec. ``one_size``: all stages
+    have the same size."""
 
     sizes: tuple[int, ...] = ()
     files: Mapping[int, str | os.PathLike[str]] = dataclasses.field(default_factory=dict)
@@ -40,7 +40,7 @@ class SizesAsked:
     one_size: bool = False
 
     def require_meaning(self) -> None:
-        """Raise ``ValueError`` for numbers that mean nothing, and for two sources of one cost."""
+        """Raise ``ValueError`` for meaningless numbers, and for two sources of one cost."""
         for size in self.sizes:
             require_count("micro-batch size", size)
         if len(set(self.sizes)) < len(self.sizes):
@@ -59,7 +59,7 @@ def place_step_source(source: str | os.PathLike[str] | PlacementProblem | Operat
     wanted.require_meaning()
     with options.preparing():
         sized = _sized(source, wanted, question)
-    settings = {**options.settings, "time_limit": options.left}  # reading has taken its part
+    settings = {**options.settings, "time_limit": options.left}  # reading has used part of it
     return place_step(sized, one_size=wanted.one_size, on_progress=on_progress, **settings)
 
 
@@ -115,7 +115,7 @@ def _sized_spec(spec: Spec, wanted: SizesAsked, question: PlaceQuestion) -> Size
 
 
 def _require_files(sizes: tuple[int, ...] | list[int], wanted: SizesAsked, known: str) -> None:
-    """Refuse sizes whose costs nobody has given."""
+    """Refuse sizes without given costs."""
     missing = [size for size in sizes if size not in wanted.files]
     if missing:
         raise PlacementError(f"{known}; give a file with the costs at {missing[0]} ({missing[0]}=FILE), or what of "
@@ -123,7 +123,7 @@ def _require_files(sizes: tuple[int, ...] | list[int], wanted: SizesAsked, known
 
 
 def parse_sizes(text: str) -> dict[int, str | None]:
-    """``1,2,4=graph4.json`` as files by size. Raises ``ValueError`` that says what is allowed."""
+    """``1,2,4=graph4.json`` as files by size. Raises ``ValueError`` with the allowed values."""
     found: dict[int, str | None] = {}
     for part in text.split(","):
         size, equals, file = part.strip().partition("=")
@@ -134,8 +134,8 @@ def parse_sizes(text: str) -> dict[int, str | None]:
 
 
 def step_schedule(found: PlacedStep, tolerance: float = 0.0) -> Schedule:
-    """The schedule of ``found``, whose problem says what its stages are made of and whose ``solver`` entry what was
-    considered. ``tolerance``: the share by which the modules that run may have other numbers of parameters."""
+    """The schedule of ``found``; its problem records the composition of the stages and its ``solver`` entry the graphs
+    considered. ``tolerance``: the share by which the parameter counts of the executed modules may differ."""
     problem, blocks = found.sized.any, found.schedule.problem
     forwards = [next(block.name for block in blocks.blocks if block.name.partition(".")[0] == f"F{stage}")
                 for stage in range(len(found.sizes))]
@@ -153,7 +153,7 @@ def step_schedule(found: PlacedStep, tolerance: float = 0.0) -> Schedule:
 
 
 def step_text(found: PlacedStep) -> str:
-    """The step for people: its time with its proof, what was covered, and a line for each stage."""
+    """The step as text: its time with its proof, the scope of the proof, and a line for each stage."""
     answer, problem = found.to_json(), found.sized.any
     time = partial(shown_time, unit=problem.time_unit)
     proof = "proven optimal" if meets(found.makespan, found.bound) else f"lower bound {time(found.bound)}"

@@ -1,1 +1,1 @@
-"""Plans written by hand, made ready to run: :mod:`weft.app.plans.lowering` makes each rank's instructions."""
+"""Plans written by hand, prepared to run: :mod:`weft.app.plans.lowering` generates each rank's instructions."""

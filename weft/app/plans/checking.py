@@ -1,10 +1,10 @@
-"""An independent check of plans: every part run on a device of its own memory, and all of it compared with one device.
+"""An independent check of plans: every part runs on a virtual device with separate memory, and the result is compared
+with one device.
 
-A virtual device has what its parts made and what communications brought to it, nothing else; where a part reads what
-neither gave, the check says so. Nothing here looks at how communications were found: a device's pieces are put together
-by counting how often each element of each term is there, collectives are run as :mod:`weft.models.layouts.values`
-defines them, and what a part reads must be there in full, once. Parts are computed as ranks compute them, with torch,
-all numbers in fp64.
+A virtual device has only the outputs of its parts and of its communications; the check reports a part that reads
+anything else. It does not depend on how communications were derived: a device's pieces are assembled by counting how
+often each element of each term is present, collectives run as defined in :mod:`weft.models.layouts.values`, and a
+part's inputs must be complete, each element once. Parts are computed as on ranks, with torch, all numbers in fp64.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from weft.runtime.by_hand.instructions import KernelCall
 
 def computed(program: PlanProgram, operation: PlanOperation, arrays: Sequence[Array], sizes: Mapping[str, int],
              starts: Mapping[str, int]) -> list[Array]:
-    """What a part of an operator gives that has so many indices of each name, from where they start."""
+    """The output of a part of an operator with the given number of indices of each name and their starts."""
     import torch
 
     from weft.runtime.by_hand.kernels import run_kernel
@@ -45,7 +45,7 @@ def computed(program: PlanProgram, operation: PlanOperation, arrays: Sequence[Ar
 
 
 def _widened(value: Any) -> Any:
-    """Arguments with fp64 in place of types of fewer digits."""
+    """Arguments with fp64 in place of less precise types."""
     if isinstance(value, Mapping):
         return {key: _widened(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -74,25 +74,25 @@ def run_dense(program: PlanProgram, given: Mapping[str, Array]) -> dict[str, Arr
 
 def run_planned(planned: Planned, joined: Sequence[Communication], order: Sequence[Part],
                 given: Mapping[str, Array]) -> dict[str, Array]:
-    """The outputs of a program, and what it carries into its next step, put together from what virtual devices made.
+    """The outputs of a program, and the tensors carried into its next step, assembled from the virtual devices.
 
-    Raises :class:`~weft.models.transform.program.PlanError` where a part reads what its device does not have, and
-    where devices that should hold the same do not.
+    Raises :class:`~weft.models.transform.program.PlanError` if a part reads data that its device does not have, or if
+    devices that should hold equal data do not.
     """
     planned.program.require_given(given)
     return _VirtualDevices(planned, joined, given).go(order)
 
 
 def error(done: Preserved, given: Mapping[str, Array]) -> float:
-    """The largest relative error of any output of a preserved plan, from those of one device, of the largest of its
-    elements (at least 1)."""
+    """The largest error of any output of a preserved plan against one device, relative to its largest element (at least
+    1)."""
     program = done.planned.program
     dense, found = run_dense(program, given), run_planned(done.planned, done.joined, done.order, given)
     return max(_error(found[name], dense[name]) for name in program.outputs)
 
 
 def _error(found: Array, dense: Array) -> float:
-    """What is not finite must be the same in both, or the error is infinite."""
+    """Non-finite values must be the same in both, or the error is infinite."""
     same = (found == dense) | (np.isnan(found) & np.isnan(dense))
     if not (np.isfinite(found) & np.isfinite(dense))[~same].all():
         return math.inf
@@ -130,7 +130,7 @@ class _VirtualDevices:
             self.made[part, name] = array
 
     def read(self, name: str, view: View, *, next_step: bool = False) -> Array:
-        """What a part reads: what is given from outside, and what communications bring, added up."""
+        """A part's input: external values and the results of communications, summed."""
         total = np.zeros(shape_of(view.box))
         terms = set(self.program.terms(name))
         for term in sorted(terms):
@@ -154,7 +154,7 @@ class _VirtualDevices:
     # -- communications --------------------------------------------------------------------------------------------
 
     def bring(self, i: int, device: int) -> Array:
-        """What communication ``i`` brings to a device, run as far as what was made allows."""
+        """The result of communication ``i`` on a device, run as far as the available data allow."""
         if (i, device) not in self.brought:
             entry = self.joined[i]
             found = self.converted(entry) if entry.conversion is not None else self.sent(entry, device)
@@ -165,7 +165,7 @@ class _VirtualDevices:
         return self.brought[i, device]
 
     def converted(self, entry: Communication) -> dict[int, Array]:
-        """The steps, in the groups in which every device has what it is to send."""
+        """The steps, in the groups in which every device has the data it must send."""
         assert entry.conversion is not None
         shape = shape_of(entry.frame)
         held = {}
@@ -180,7 +180,7 @@ class _VirtualDevices:
         return held
 
     def local(self, entry: Communication, views: Sequence[View], box: Box) -> Array:
-        """All terms of ``box`` that a device has, added up: every element of each term once."""
+        """The sum of all terms of ``box`` on a device: every element of each term once."""
         total = np.zeros(shape_of(box))
         counts: dict[tuple[str, tuple[int, int]], Array] = {}
         for view in views:
@@ -211,10 +211,10 @@ class _VirtualDevices:
                 message.source, message.tensor][_at(message.box, view.box)]
         return found
 
-    # -- what comes out --------------------------------------------------------------------------------------------
+    # -- outputs --------------------------------------------------------------------------------------------
 
     def together(self, name: str) -> Array:
-        """A tensor put together from all parts that give it; copies must be the same."""
+        """A tensor assembled from all parts that produce it; copies must be equal."""
         whole = np.zeros(self.program.tensors[name].shape)
         for term in self.program.terms(name):
             if term in self.given:
@@ -236,7 +236,7 @@ class _VirtualDevices:
 
 
 def _restricted(step: LayoutStep, ready: set[int]) -> LayoutStep:
-    """``step`` without the groups, or targets, that wait for others."""
+    """``step`` without the groups, or targets, that still wait for others."""
     if step.kind == "send":
         late = {message.target for message in step.messages if message.source not in ready}
         pairs = [pair for pair in zip(step.after.devices, step.after.pieces, strict=True) if pair[0] not in late]

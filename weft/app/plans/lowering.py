@@ -1,7 +1,7 @@
 """A preserved plan as instructions for each rank: device d of the plan is rank d.
 
-Parts and communications get one common order: a communication comes when the last part that it needs has run, on all
-ranks that take part. A rank's instructions are its share of that order.
+Parts and communications get one common order: a communication follows the last part that it needs, on all participating
+ranks. A rank's instructions are its share of that order.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from weft.runtime.by_hand.instructions import (
 
 
 def lower(done: Preserved, ranks: int) -> tuple[RankProgram, ...]:
-    """The programs of all ranks. Raises :class:`~weft.models.transform.program.PlanError` where the plan has more
-    devices than there are ranks, or communications wait for each other in a circle."""
+    """The programs of all ranks. Raises :class:`~weft.models.transform.program.PlanError` if the plan has more devices
+    than there are ranks, or communications wait for each other in a cycle."""
     highest = max(done.planned.device(part) for part in done.order)
     if highest >= ranks:
         raise PlanError(f"the plan uses device {highest}, but there are {ranks} ranks: device d runs on rank d")
@@ -48,7 +48,7 @@ class _PlanLowering:
         self.serving = serving(done.joined)
 
     def programs(self) -> tuple[RankProgram, ...]:
-        """In order: each communication as soon as all that it needs is made."""
+        """In order: each communication as soon as all its inputs are made."""
         open_parts = [{view.part for view in entry.producers} for entry in self.done.joined]
         joined = [entry.next_step for entry in self.done.joined]
         waiting = list(self.done.order)
@@ -78,7 +78,7 @@ class _PlanLowering:
             for rank in range(len(self.lists)))
 
     def carried(self, rank: int) -> dict[str, tuple[str, Span]]:
-        """Where each piece of a parameter or state that a rank is given is, once a step has run."""
+        """The location of each piece of a rank's parameters and states after a step."""
         makers = {held: made for made, held in self.program.carried.items()}
         found: dict[str, tuple[str, Span]] = {}
         for key, (name, box) in self.given[rank].items():
@@ -176,7 +176,7 @@ class _PlanLowering:
                                                receives, own, dtype))
 
     def scattered(self, i: int, entry: Communication) -> None:
-        """Where there are no layouts: each term that is sent is a message, from the part that made it."""
+        """Without layouts: each term sent is a message from the part that made it."""
         parts: dict[tuple[str, Part], list[Sent]] = {}
         for message in entry.messages:
             parts.setdefault((message.tensor, message.source), []).append(message)

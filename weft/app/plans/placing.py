@@ -1,8 +1,8 @@
-"""Operators that no call has placed: which device each may be on, for a search to choose from.
+"""Candidate devices for operators that no call has placed.
 
-Few of them on few devices: all ways there are, those that only rename devices once. Many: weft's placement search puts
-them into stages in a row on one device, two, and so on, with the least largest load for each number; and the best of
-these with each of its cuts moved by an operator. Then what is proven is proven over these placements.
+Few operators on few devices: all placements, without renamings of devices. Many: weft's placement search makes chains
+of stages on one device, two, and so on, with the least largest load for each number; and the best of these with each of
+its cuts moved by an operator. Proofs then cover only these placements.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from weft.models.transform.program import PlanError
 from weft.solver.placement.chain.place import place
 from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, PlacementTensor
 
-#: Up to so many ways to place operators are all considered.
+#: Up to this many placements, all are considered.
 _MOST = 64
 
 
 @dataclass(frozen=True)
 class Placements:
-    """``found``: titles, and the device of each operator. ``complete``: whether these are all there are."""
+    """``found``: titles, and the device of each operator. ``complete``: whether these are all."""
 
     found: Mapping[str, Mapping[str, int]]
     complete: bool
@@ -35,9 +35,9 @@ class Placements:
 
 def placements(planned: Planned, names: Sequence[str], devices: int, costs: OperatorCosts, prices: LayoutPrices,
                effort: float, left: Callable[[], float] = lambda: math.inf) -> Placements:
-    """Where the operators ``names`` may be. ``left``: the seconds left to look for stages; the first, on one device,
-    are made in any case. Raises :class:`~weft.models.transform.program.PlanError` for operators
-    in parts beside each other, which need devices of their own each."""
+    """The placements of the operators ``names``. ``left``: the seconds left to search for stages; the first, on one
+    device, are always made. Raises :class:`~weft.models.transform.program.PlanError` for operators with concurrent
+    parts, each of which needs its own device."""
     for name in names:
         if any(not cut.in_turn for cut in planned.cuts_of(name)):
             raise PlanError(f"operator {name!r} is cut into parts beside each other and has no devices: assign it, or "
@@ -63,7 +63,8 @@ def put(planned: Planned, where: Mapping[str, int]) -> Planned:
 
 
 def _first_named(where: Sequence[int]) -> bool:
-    """Whether devices come in the order of their numbers: of placements that only rename them, the first."""
+    """Whether devices appear in the order of their numbers: the first of the placements that differ only in device
+    names."""
     most = -1
     for device in where:
         if device > most + 1:
@@ -110,8 +111,8 @@ def _moved(stages: Sequence[Sequence[str]], source: int, target: int, *, last: b
 
 def _problem(planned: Planned, names: Sequence[str], count: int, costs: OperatorCosts, prices: LayoutPrices
              ) -> PlacementProblem:
-    """Each operator with all that follows it; a tensor costs both its ends what a message of it takes, and the
-    gradient that comes back once more."""
+    """Each operator with its successors; a tensor costs both ends the time of its message, and again for its
+    gradient."""
     program = planned.program
     index = {name: i for i, name in enumerate(names)}
     seconds = [0.0] * len(names)

@@ -1,6 +1,6 @@
-"""A model as a program that can be planned.
+"""A model as a program for planning.
 
-Operators of a user's own: an annotation for plans, a function of tensors for what runs them.
+User-defined operators: an annotation for plans, a function of tensors to run them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 def program(source: str | os.PathLike[str] | Module, inputs: tuple[Any, ...] | None = None,
             keywords: Mapping[str, Any] | None = None) -> PlanProgram:
-    """The operators of a model, each with how it splits: of a ``.pt2`` file, or of a module called with ``inputs``.
+    """The operators of a model with their splits: of a ``.pt2`` file, or of a module called with ``inputs``.
 
-    ``notes`` of the result name the operators that are not known; every device computes all of those. A module that
-    writes into views is exported once more, as one that does not. Raises
-    :class:`weft.models.capture.exported.ExportFault`, and :class:`~weft.models.transform.program.PlanError` for a
-    file of one that does, and for a module that writes into its inputs or parameters.
+    ``notes`` of the result name the unknown operators, which every device computes whole. A module that writes into
+    views is exported again in functional form. Raises :class:`weft.models.capture.exported.ExportFault`, and
+    :class:`~weft.models.transform.program.PlanError` for a file of one that does, and for a module that writes into its
+    inputs or parameters.
     """
     import tempfile
     from pathlib import Path
@@ -50,8 +50,8 @@ def program(source: str | os.PathLike[str] | Module, inputs: tuple[Any, ...] | N
 def operator(how: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function of tensors, and of attributes by keyword, as an operator that splits as ``how`` says.
 
-    Its name is its kind; its gradients are autograd's. Raises :class:`~weft.models.transform.program.PlanError` for
-    an annotation that means nothing, or a known name.
+    Its name is its kind; its gradients are autograd's. Raises :class:`~weft.models.transform.program.PlanError` for a
+    meaningless annotation, or a known name.
     """
     from weft.runtime.by_hand.kernels import in_torch
 
@@ -70,7 +70,7 @@ def operator(how: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def forget(kind: str) -> None:
-    """Take back a user's own operator."""
+    """Unregister a user-defined operator."""
     from weft.runtime.by_hand.kernels import forget as without
 
     OWN.pop(kind, None)

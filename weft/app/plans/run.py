@@ -13,14 +13,14 @@ from weft.models.transform.plan import Preserved
 if TYPE_CHECKING:
     import torch
 
-#: The number of steps in a state.
+#: The name of the step count in a state.
 _COUNT = "step"
 
 
 @dataclass(frozen=True)
 class LocalPiece:
-    """What a rank has of a tensor: ``span``, its first elements and those after the last by dimension; ``value``: which
-    of how many terms it is; ``data``."""
+    """A rank's piece of a tensor: ``span``, the first and past-the-last elements by dimension; ``value``: its term of
+    how many; ``data``."""
 
     span: tuple[tuple[int, int], ...]
     value: tuple[int, int]
@@ -30,13 +30,13 @@ class LocalPiece:
 class PlanOnRank:
     """A preserved plan, ready to run on this rank: device d of the plan is rank d of the default process group.
 
-    ``device``: where this rank computes; with ``cuda``, the process group must be of NCCL. ``timeout``: seconds that a
-    communication may take before the rank gives up, by default those of the process group. To be made, and run, by all
-    ranks together. Raises ``ValueError`` for a plan of more devices than there are ranks, for operators that torch has
-    no kernel for here, and for a device that the process group cannot send from.
+    ``device``: where this rank computes; with ``cuda``, the process group must be NCCL. ``timeout``: seconds before a
+    rank gives up on a communication, by default that of the process group. To be created, and run, by all ranks
+    together. Raises ``ValueError`` for a plan with more devices than there are ranks, for operators without a torch
+    kernel here, and for a device from which the process group cannot send.
 
-    A training is :meth:`load`, then :meth:`step` for each batch; parameters, buffers and an optimizer's states stay in
-    pieces where they are read, and :meth:`state_dict` puts them together.
+    Training consists of :meth:`load`, then :meth:`step` for each batch; parameters, buffers and an optimizer's states
+    stay in pieces where they are read, and :meth:`state_dict` assembles them.
     """
 
     def __init__(self, done: Preserved, device: torch.device | str = "cpu", *, timeout: float | None = None) -> None:
@@ -66,19 +66,19 @@ class PlanOnRank:
         self.steps = 0
 
     def run(self, given: Mapping[str, torch.Tensor]) -> dict[str, tuple[LocalPiece, ...]]:
-        """Run the plan on inputs, parameters and states, given whole by name; the pieces that this rank has of each
-        output and, of a sum, of its terms. A rank without any has no entry. Raises ``ValueError`` for what is missing
-        or of another shape, before anything is sent, and :class:`~weft.runtime.communication.others.RankError` where
-        another rank does not do its part."""
+        """Run the plan on inputs, parameters and states, given whole by name; returns this rank's pieces of each output
+        and, for a sum, of its terms. A rank without any has no entry. Raises ``ValueError`` for missing values or wrong
+        shapes, before anything is sent, and :class:`~weft.runtime.communication.others.RankError` if another rank fails
+        to take part."""
         self.whole.require_given(given)
         return self._pieces(self.executor.run(given))
 
     # -- training ------------------------------------------------------------------------------------------------------
 
     def load(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Take this rank's pieces of parameters, buffers and states, given whole by name. States of an optimizer that
-        are not given begin as zeros, and so does the number of steps (``step``). Raises ``ValueError`` for what is
-        missing or of another shape."""
+        """Take this rank's pieces of parameters, buffers and states, given whole by name. Optimizer states that are not
+        given start as zeros, as does the number of steps (``step``). Raises ``ValueError`` for missing values or wrong
+        shapes."""
         import torch
 
         tensors = self.whole.given
@@ -94,11 +94,11 @@ class PlanOnRank:
         self.steps = int(state[_COUNT]) if _COUNT in state and self._counts() else 0
 
     def step(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, tuple[LocalPiece, ...]]:
-        """One step of training on inputs, given whole: the pieces of the outputs, as of :meth:`run`; what the plan
-        carries is this rank's in the next step.
+        """One training step on inputs, given whole: returns the pieces of the outputs, as :meth:`run`; the tensors that
+        the plan carries are kept for the next step.
 
-        ``step`` (counted from 1), ``seed`` (the same number) and ones for gradients of losses, which are one number,
-        are filled in where they are not given. Raises ``ValueError`` before :meth:`load`, and as :meth:`run` does.
+        ``step`` (counted from 1), ``seed`` (the same number) and ones for gradients of scalar losses are filled in if
+        not given. Raises ``ValueError`` before :meth:`load`, and as :meth:`run`.
         """
         import torch
 
@@ -121,9 +121,8 @@ class PlanOnRank:
         return self._pieces(values)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Parameters, buffers and states, whole, on the CPU, by the names of the model, and where something counts
-        steps or draws from their number how many there were (``step``); on every rank. To be called by all ranks
-        together."""
+        """Parameters, buffers and states, whole, on the CPU, by the model's names, on every rank; with the number of
+        steps (``step``) if an operator counts them or is seeded by them. To be called by all ranks together."""
         import torch
         from torch import distributed as dist
 
@@ -144,7 +143,7 @@ class PlanOnRank:
     # -- within --------------------------------------------------------------------------------------------------------
 
     def _counts(self) -> bool:
-        """Whether the number of the step is read, by an optimizer or to draw from, and no parameter has its name."""
+        """Whether the step count is read, by an optimizer or as a seed, and no parameter has its name."""
         tensors = self.whole.given
         read = [name for name in (_COUNT, "seed") if name in tensors]
         return bool(read) and all(tensors[name].source == "input" and tensors[name].shape == () for name in read)

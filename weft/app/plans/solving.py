@@ -1,10 +1,10 @@
-"""A plan's order, and what else it leaves open, searched by weft's engine, and given back as a plan.
+"""Search of a plan's order and its other open decisions by weft's engine; the result is again a plan.
 
-Each way to decide what is open is a plan (:mod:`weft.models.transform.choices`), each plan a block problem
-(:mod:`weft.models.transform.as_blocks.problem`); they share one budget as the placements of a spec do
-(:mod:`weft.app.solving.solve`), so the bound is one over all of them, and the answer no worse than any in its own
-order. The best schedule becomes an order of the plan, and what comes out is checked anew: its communications are
-derived again, and its times held against what every part reads (:mod:`weft.models.transform.auditing`).
+Each combination of open decisions is a plan (:mod:`weft.models.transform.choices`), each plan a block problem
+(:mod:`weft.models.transform.as_blocks.problem`); they share one budget like the placements of a spec
+(:mod:`weft.app.solving.solve`), so the bound holds over all of them, and the answer is no worse than any plan in its
+own order. The best schedule becomes an order of the plan, and the result is checked again: its communications are
+derived a second time, and its times are compared with the inputs of every part (:mod:`weft.models.transform.auditing`).
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Infeasible, NoneFound
 from weft.text.units import shown_time
 
-#: A device of :data:`weft.models.hardware.devices.DEVICES`, seconds by pattern, or a model of one's own.
+#: A device of :data:`weft.models.hardware.devices.DEVICES`, seconds by pattern, or a custom model.
 Costs: TypeAlias = str | Mapping[str, float] | OperatorCosts
 
-#: So many ways to decide what is open are searched at most.
+#: Maximum number of combinations of open decisions searched.
 _MOST = 256
 #: Deterministic seconds of each search for stages.
 _STAGES = 1.0
-#: What follows the search takes at most so many times as long as making the blocks of a plan, and is left at most this
-#: share of the time.
+#: The work after the search takes at most this many times as long as making a plan's blocks, and is reserved at most
+#: this share of the time.
 _AFTERWARDS, _MOST_AFTERWARDS = 1.5, 0.4
 
 
 @dataclass(frozen=True)
 class PlanMachine:
-    """What a plan runs on. ``costs``: seconds of operators. ``prices``: of communications, by default those of the
-    device that ``costs`` names, all in one machine, and devices joined alike otherwise. ``devices``: how many there
-    are, for operators that nobody has placed. ``memory``, ``overlap``, ``split_backward`` and ``grain``: as of
+    """The machine of a plan. ``costs``: seconds of operators. ``prices``: of communications, by default those of the
+    device named by ``costs``, all in one machine, otherwise of uniform links. ``devices``: their number, for unplaced
+    operators. ``memory``, ``overlap``, ``split_backward`` and ``grain``: as in
     :class:`~weft.models.transform.as_blocks.problem.Pricing`."""
 
     costs: Costs
@@ -75,7 +75,7 @@ class PlanMachine:
 
     @cached_property
     def pricing(self) -> Pricing:
-        """Of its blocks. Raises :class:`~weft.models.transform.program.PlanError` for costs that mean nothing."""
+        """The pricing of its blocks. Raises :class:`~weft.models.transform.program.PlanError` for meaningless costs."""
         costs: OperatorCosts
         if isinstance(self.costs, str):
             costs = ModelledCosts(self.costs)
@@ -95,11 +95,10 @@ class PlanMachine:
 
 @dataclass(frozen=True)
 class SolvedPlan:
-    """The best plan found. ``plan``: with the order that the search decided; ``done``: put together. ``schedule``: the
-    order of its blocks, judged; of as many micro-batches as the plan has where they are alike, else of one.
-    ``options``: what was decided of what was open. ``considered``: how many ways to decide it were searched,
-    ``refused``: those that are no plans, and why; ``complete``: whether there are no others. ``written``: seconds of
-    the same plan in the order in which its operators are listed."""
+    """The best plan found. ``plan``: with the order found by the search; ``done``: preserved. ``schedule``: the judged
+    order of its blocks, with the plan's number of micro-batches if they are alike, else one. ``options``: the decisions
+    made. ``considered``: the number of combinations searched, ``refused``: invalid ones with the reasons; ``complete``:
+    whether there are no others. ``written``: seconds of the same plan in the order of its listed operators."""
 
     plan: TransformPlan
     done: Preserved
@@ -118,7 +117,7 @@ class SolvedPlan:
 
     @property
     def bound(self) -> float:
-        """No order of any plan considered is shorter, with these blocks."""
+        """A lower bound on all orders of all plans considered, with these blocks."""
         over: float | None = self.schedule.solver.get("bound_over_placements")
         return self.schedule.makespan_bound if over is None else min(over, self.makespan)
 
@@ -129,8 +128,8 @@ class SolvedPlan:
 
     @property
     def period(self) -> tuple[float, float] | None:
-        """Seconds of a micro-batch in a steady state that begins one a period, and what none such is below; ``None``
-        where the plan's micro-batches are not alike, or no steady state was searched."""
+        """Seconds of a micro-batch in a steady state that begins one a period, and a lower bound on it; ``None`` if the
+        plan's micro-batches are not alike, or no steady state was searched."""
         entries = self.schedule.solver
         if self.blocks.turns is None or "repetend_period" not in entries:
             return None
@@ -138,7 +137,7 @@ class SolvedPlan:
 
     @cached_property
     def times(self) -> dict[Part, tuple[float, float]]:
-        """Start and end of the block that each part is of."""
+        """Start and end of each part's block."""
         return {part: (operation.start, operation.end) for operation in self.schedule.operations
                 for part in self.blocks.block_of(operation.block, operation.micro_batch).parts}
 
@@ -156,22 +155,22 @@ class SolvedPlan:
 
 def solve_plan(plan: TransformPlan, machine: PlanMachine, options: SearchOptions | None = None,
                **keywords: Unpack[SearchKeywords]) -> SolvedPlan:
-    """The plan with what it leaves open decided so that a step is shortest, with a proven lower bound.
+    """The plan with its open decisions made so that a step is shortest, with a proven lower bound.
 
-    Open is the order of all parts and communications that no ``order`` or ``pipeline`` fixes, what ``choose`` and
-    :func:`~weft.models.transform.choices.one_of` leave open, and the devices of operators that no ``assign`` names
-    (``machine.devices`` says how many there are). The result's ``plan`` has the order that was found as one more rule
-    and runs as any other; it was judged as a schedule of blocks, its communications derived anew, and its times checked
-    against what every part reads.
+    Open decisions are the order of all parts and communications not fixed by ``order`` or ``pipeline``, the options of
+    ``choose`` and :func:`~weft.models.transform.choices.one_of`, and the devices of operators without ``assign``
+    (``machine.devices`` is their number). The result's ``plan`` has the order found as an additional rule and runs like
+    any other; it was judged as a schedule of blocks, its communications derived again, and its times checked against
+    the inputs of every part.
 
     ``options``, or ``time_limit``, ``effort``, ``seed`` and ``workers`` as keywords, limit the search as those of
-    :func:`weft.solve`: one limit for all, from listing the plans to checking the answer. Of the plans that are open as
-    many are made as its first two fifths allow, one in any case, and ``complete`` of the result says whether these are
-    all; past the limit there is only what putting together and checking one plan takes.
+    :func:`weft.solve`: one limit covers everything, from listing the plans to checking the answer. As many of the open
+    plans are made as its first two fifths allow, at least one, and ``complete`` of the result says whether these are
+    all; only assembling and checking one plan may exceed the limit.
 
-    Raises :class:`PlanError` for a plan that cannot be (with the circle, where data and orders close one),
-    :class:`weft.solver.step.search.Infeasible` where no order of any plan fits the memory, and its subclass
-    ``NoneFound`` where none was found and that is open.
+    Raises :class:`PlanError` for an impossible plan (with the cycle, if data and orders form one),
+    :class:`weft.solver.step.search.Infeasible` if no order of any plan fits the memory, and its subclass ``NoneFound``
+    if none was found and the question is open.
     """
     options = OptionsTaken().given(options, keywords)
     if not isinstance(plan, TransformPlan):
@@ -191,7 +190,7 @@ def solve_plan(plan: TransformPlan, machine: PlanMachine, options: SearchOptions
     placed = tuple(CasePlacement(title if len(made) > 1 else "", blocks.folded, {"placement": title},
                                  start=_start(blocks))
                    for title, (_, blocks) in made.items())
-    # The answer is put together and checked once more, which takes about as long as making its blocks.
+    # The answer is assembled and checked again, which takes about as long as making its blocks.
     reserve = min(_AFTERWARDS * longest, _MOST_AFTERWARDS * options.time_limit)
     try:
         schedule = solve_case(Case(plan.program.name, placed, counts.pop()),
@@ -206,12 +205,12 @@ def solve_plan(plan: TransformPlan, machine: PlanMachine, options: SearchOptions
 
 
 def as_written(plan: TransformPlan, machine: PlanMachine) -> float:
-    """Seconds of a step in the plan's own order: no search. Choices take their first option."""
+    """Seconds of a step in the plan's own order, without a search. Choices take their first option."""
     return plan_blocks(plan.preserve(machine.joined), machine.pricing).written.makespan
 
 
 def _start(blocks: PlanBlocks) -> Schedule | None:
-    """The plan's own order, where it fits."""
+    """The plan's own order, if it fits."""
     return None if violations(blocks.written) else blocks.written
 
 
@@ -220,8 +219,8 @@ _Made: TypeAlias = dict[str, tuple[Variant, PlanBlocks]]
 
 def _made(plan: TransformPlan, machine: PlanMachine,
           options: SearchOptions) -> tuple[_Made, list[Refused], bool, float]:
-    """The plans to search by title with their blocks, as many as there is time for and one in any case; those that
-    are none; whether they are all there are; and the most seconds that the blocks of one took."""
+    """The plans to search by title with their blocks, as many as time permits and at least one; the invalid ones;
+    whether they are all; and the most seconds to make the blocks of one."""
     made: _Made = {}
     refused: list[Refused] = []
     complete, longest = True, 0.0
@@ -255,7 +254,7 @@ def _require_few(plan: TransformPlan) -> None:
 
 def _variants(plan: TransformPlan, machine: PlanMachine,
               left: Callable[[], float]) -> Iterator[tuple[Variant | Refused, bool]]:
-    """The plans to search and those that are none, each with whether there are no others like it."""
+    """The plans to search and the invalid ones, each with whether there are no others like it."""
     for one in variants(plan.program, plan.calls):
         if isinstance(one, Refused):
             yield one, True
@@ -279,7 +278,7 @@ def _variants(plan: TransformPlan, machine: PlanMachine,
 
 def _answer(variant: Variant, blocks: PlanBlocks, schedule: Schedule, machine: PlanMachine, refused: list[Refused],
             complete: bool, considered: int) -> SolvedPlan:
-    """The plan that a schedule is, checked."""
+    """The checked plan of a schedule."""
     ordered = sorted(schedule.operations, key=lambda operation: (operation.start, operation.end, operation.block))
     parts = tuple(part for operation in ordered
                   for part in blocks.block_of(operation.block, operation.micro_batch).parts)

@@ -1,7 +1,7 @@
-"""How long a model takes on this machine: its operators one by one, the stages of a training or of a graph network.
+"""Times of a model on this machine: its individual operators, the stages of a training run or of a graph network.
 
-In comes a ``.pt2`` file or a function that gives stages; out come times and memory, each figure with its origin, that a
-model spec or a block problem takes. :mod:`~weft.app.profile.operators`, :mod:`~weft.app.profile.stages` and
-:mod:`~weft.app.profile.graph_network` are the ways, :mod:`~weft.app.profile.ranks` lets several processes measure at
-once.
+The input is a ``.pt2`` file or a function that returns stages; the output is times and memory for a model spec or a
+block problem, each figure with its origin. :mod:`~weft.app.profile.operators`, :mod:`~weft.app.profile.stages` and
+:mod:`~weft.app.profile.graph_network` are the methods, :mod:`~weft.app.profile.ranks` lets several processes measure
+concurrently.
 """

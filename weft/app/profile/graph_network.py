@@ -1,8 +1,8 @@
-"""``weft profile --graph-network``: what each stage of a graph neural network's layers computes, moves and takes here.
+"""``weft profile --graph-network``: the FLOPs, bytes and time of each stage of a graph neural network's layers here.
 
 Counts are the layers' closed forms (:mod:`weft.models.graph_network.layers`), times medians of runs of each stage
-alone. A stage is bound by memory where its FLOPs a byte are fewer than what this device computes in the time in which
-it moves one; both rates are measured.
+alone. A stage is memory-bound if its FLOPs a byte are fewer than the device computes in the time to move one byte; both
+rates are measured.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from weft.text.units import bytes_text
 GRAPH_STAGES_FORMAT = "weft.graph-network-stages/1"
 #: Scatter, ApplyEdge and Gather as one sparse product.
 FUSED = "fused"
-#: Width of the hidden layer, and of features and classes that a graph does not have.
+#: Width of the hidden layer, and of features and classes missing in a graph.
 _WIDTH = 16
-#: Rows and columns of the product, and numbers in the copy, that the device's rates are taken from.
+#: Rows and columns of the product, and elements of the copy, that measure the device's rates.
 _PRODUCT, _COPY = 1024, 1 << 24
 
 
 @dataclass(frozen=True)
 class StageFigures:
     """One stage of layer ``layer``: counts, median seconds and the range of the middle half of runs over it; FLOPs a
-    byte, and what bounds it, ``memory``, ``compute`` or ``nothing`` where nothing is done."""
+    byte, and its bound, ``memory``, ``compute`` or ``nothing`` for an empty stage."""
 
     layer: int
     kind: str
@@ -60,7 +60,8 @@ class StageFigures:
 
 @dataclass(frozen=True)
 class GraphNetworkStages(SavedResult):
-    """What :func:`profile_graph_network` found; ``str()`` is a table. ``flops`` and ``bandwidth``: a second, at most.
+    """The result of :func:`profile_graph_network`; ``str()`` is a table. ``flops`` and ``bandwidth``: peak rates per
+    second.
     """
 
     graph: str
@@ -73,7 +74,7 @@ class GraphNetworkStages(SavedResult):
     stages: tuple[StageFigures, ...]
 
     def seconds(self, *, fused: bool) -> dict[str, float]:
-        """Of each stage in all layers; ``fused``: with the sparse product where a layer has one."""
+        """Of each stage in all layers; ``fused``: with the sparse product if a layer has one."""
         replaced = {one.layer for one in self.stages if fused and one.stage == FUSED}
         found = dict.fromkeys((*STAGES, FUSED), 0.0)
         for one in self.stages:
@@ -92,7 +93,7 @@ class GraphNetworkStages(SavedResult):
                     path, title or f"{self.graph}: time of each stage")
 
     def table(self) -> Any:
-        """Every stage of every layer, and what they come to."""
+        """Every stage of every layer, and their totals."""
         table = table_of(f"{self.graph}: {self.vertices} vertices, {self.edges} edges", (
             "layer", "stage", "FLOPs", "bytes", "time", "spread", "FLOPs/byte", "bound by"),
                          ("layer", "stage", "bound by"), self._caption())
@@ -117,7 +118,7 @@ def profile_graph_network(model: str | os.PathLike[str], graph: str | os.PathLik
     """The stages of ``model``, a ready layer's name (two layers, 16 wide inside) or a spec with ``model: {family:
     graph-network}``, on ``graph`` (default: the spec's).
 
-    Raises :class:`~weft.app.profile.targets.ProfileFault`, and as specs and graphs do.
+    Raises :class:`~weft.app.profile.targets.ProfileFault`, and the exceptions of specs and graphs.
     """
     where, name = device_of(device), os.fspath(model)
     given = load_graph(graph) if isinstance(graph, (str, os.PathLike)) else graph
@@ -143,7 +144,7 @@ def profile_graph_network(model: str | os.PathLike[str], graph: str | os.PathLik
 
 
 def _rates(device: torch.device) -> tuple[float, float]:
-    """FLOPs and bytes a second that ``device`` reaches in a large product and a large copy."""
+    """FLOPs and bytes a second of ``device`` in a large product and a large copy."""
     timer = Timer.of_work(device)
     square, line = (torch.ones(shape, device=device) for shape in ((_PRODUCT, _PRODUCT), (_COPY,)))
     other = torch.empty_like(line)
@@ -178,8 +179,8 @@ def _measured(shapes: Sequence[LayerShape], graph: Graph, device: torch.device, 
 
 def stage_runs(layer: Layer, p: Parameters, x: Tensor, graph: Graph) -> tuple[
         Callable[[], list[Tensor]], Mapping[str, Callable[[list[Tensor]], Any]]]:
-    """What makes a new accumulator, and by stage what runs it with one. ``graph``: with the self-loops that the layer
-    asks for."""
+    """A function that makes a new accumulator, and for each stage a function that runs it with one. ``graph``: with the
+    self-loops required by the layer."""
     order = torch.from_numpy(graph.target).to(x.device).argsort(stable=True)
     source, target = (torch.from_numpy(ends).to(x.device, torch.int32)[order] for ends in (graph.source, graph.target))
     counts = torch.bincount(target, minlength=graph.vertices)

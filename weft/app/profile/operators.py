@@ -24,10 +24,11 @@ SAFE = 0.8  # share of the free memory that one operator may need
 
 def profile_operators(path: str | os.PathLike[str], *, repeats: int = 7, device: str | None = None,
                       on_progress: Callable[[int, int, str], None] = lambda done, total, kind: None) -> MeasuredTimes:
-    """Every distinct operator of a ``.pt2`` file, run alone on random tensors; the model as a whole never is.
+    """Every distinct operator of a ``.pt2`` file, run alone on random tensors; the whole model is never run.
 
-    An operator that would not fit, or that torch cannot run, is filled in from the others, and the result says so.
-    Ctrl-C ends the measuring; what is left is filled in. ``on_progress`` is told how many of how many are done.
+    The figures of an operator that would not fit, or that torch cannot run, are derived from the others, and the result
+    says so. Ctrl-C ends the measurement; the remaining figures are derived. ``on_progress`` is called with the number
+    done and the total.
     """
     where = device_of(device)
     exported = read_exported(path)
@@ -49,7 +50,7 @@ def profile_operators(path: str | os.PathLike[str], *, repeats: int = 7, device:
 
 
 def _timed(call: TracedCall, empty: MeasuredOperator, device: torch.device, repeats: int) -> MeasuredOperator:
-    """One operator's entry, with a note instead of figures where it could not be run."""
+    """One operator's entry, with a note instead of figures if it could not be run."""
     if call.function is None:
         return replace(empty, note=call.problem)
     need, free = Trial.needed_bytes(call), available_bytes(device)
@@ -90,13 +91,13 @@ def _times(trial: Any, parts: Mapping[str, Any], gradients: Sequence[torch.Tenso
             if towards:
                 laps[which].append(timer.lap(lambda to=towards, ys=outputs: torch.autograd.grad(  # type: ignore[misc]
                     ys, to, gradients, retain_graph=True, allow_unused=True))[1])
-        if i < 0:  # whatever was made at the first backward is there now
+        if i < 0:  # everything created by the first backward now exists
             laps = {which: [] for which in laps}
     found = {"forward": seconds(laps["forward"])}
     if laps["part"]:
         found["input_grad"] = seconds(laps["part"])
     if parts and len(parts["whole"]) > len(parts["part"]):
-        # What a weight gradient adds: the parts share kernels where they are one, such as a norm's.
+        # The additional time of a weight gradient: the parts may share kernels, such as a norm's.
         whole = seconds(laps["whole"])
         rest = max(0.0, whole.value - (found["input_grad"].value if laps["part"] else 0.0))
         found["weight_grad"] = Figure(rest, Origin.MEASURED, whole.spread, whole.repeats)
@@ -105,7 +106,7 @@ def _times(trial: Any, parts: Mapping[str, Any], gradients: Sequence[torch.Tenso
 
 def _memory(trial: Any, parts: Mapping[str, Any], gradients: Sequence[torch.Tensor],
             device: torch.device) -> dict[str, Figure]:
-    """Bytes kept for the backward, and the most held at once in either direction."""
+    """Bytes kept for the backward, and the peak allocation of either pass."""
     run = trial.prepare()
     ends, forward = memory_of(lambda: [value.grad_fn for value in run() if value.grad_fn is not None], device)
     peak = forward.peak

@@ -1,4 +1,5 @@
-"""``weft profile --stages``: the stages of a training timed on this device, by one process or by several at once."""
+"""``weft profile --stages``: the stages of a training run timed on this device, by one process or by several
+concurrently."""
 
 from __future__ import annotations
 
@@ -16,11 +17,11 @@ from weft.text.units import bytes_text, shown_time
 
 def profile_stages(stages: str | Training, *, repeats: int = 7, device: str | None = None,
                    ranks: int = 1) -> MeasuredStages:
-    """The stages of a training, or of the one that ``FILE.py:FUNCTION`` or ``MODULE:FUNCTION`` gives.
+    """The stages of a training run, given or returned by ``FILE.py:FUNCTION`` or ``MODULE:FUNCTION``.
 
-    With more than one of ``ranks``, each is a process that measures while the others do.
+    With several ``ranks``, each is a process that measures concurrently with the others.
 
-    Raises :class:`ProfileFault` where it gives none, :class:`~weft.runtime.measure.stage_costs.MeasureError` for one
+    Raises :class:`ProfileFault` if it returns none, :class:`~weft.runtime.measure.stage_costs.MeasureError` for one
     that cannot be measured.
     """
     where = device_of(device)
@@ -37,7 +38,7 @@ def profile_stages(stages: str | Training, *, repeats: int = 7, device: str | No
 
 
 def stage_lines(measured: MeasuredStages) -> Iterator[str]:
-    """A table for people: seconds, spread and memory of every pass of every stage."""
+    """A table of seconds, spread and memory of every pass of every stage."""
     yield f"{len(measured.stages)} stages on {measured.device}"
     for cost in measured.stages:
         alike = "" if cost.same_as is None else f" (built like stage {cost.same_as}, measured there)"

@@ -1,4 +1,4 @@
-"""What is profiled and on which device: both as a user names them."""
+"""The target and the device of a profile, as named by the user."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from weft.runtime.interface.training import Training
 
 
 class ProfileFault(ValueError):
-    """What was to be profiled cannot be; the message names it and says why."""
+    """The target cannot be profiled; the message names it and gives the reason."""
 
 
 def load_stages(stages: str) -> Training:
-    """What the function named by ``FILE.py:FUNCTION`` or ``MODULE:FUNCTION`` gives, called without arguments.
+    """The return value of the function named by ``FILE.py:FUNCTION`` or ``MODULE:FUNCTION``, called without arguments.
 
     Raises :class:`ProfileFault`.
     """
@@ -26,7 +26,7 @@ def load_stages(stages: str) -> Training:
 
 
 def device_of(name: str | None) -> torch.device:
-    """The device called ``cpu`` or ``cuda``; without a name a GPU where there is one. Raises :class:`ProfileFault`."""
+    """The device named ``cpu`` or ``cuda``; without a name, a GPU if there is one. Raises :class:`ProfileFault`."""
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -39,7 +39,7 @@ def device_of(name: str | None) -> torch.device:
 
 
 def device_name(device: torch.device) -> str:
-    """What a file of figures calls it."""
+    """The device's name in a file of figures."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"CPU ({platform.machine()}, 1 thread)"

@@ -1,5 +1,5 @@
 """What do several jobs gain when they share GPUs?
 
-In: specs and block problems, a ratio of their steps, how much slower each may get. Out: a schedule of all of them in
-one period, what that is worth against running in turn, and how much slower each job is than alone, with bounds.
+In: specs and block problems, a ratio of their steps, the permitted slowdown of each. Out: a schedule of all of them in
+one period, its gain over running in turn, and the slowdown of each job against running alone, with bounds.
 """

@@ -1,7 +1,7 @@
-"""Whether jobs fit into the memory of their GPUs together; if not, how much is missing, and which of them do.
+"""Whether jobs fit together into the memory of their GPUs; if not, the missing amount, and the jobs that do fit.
 
-Steps of jobs can always run one after another, so jobs fit together exactly if one step of each fits into what all of
-them leave: what the GPU has, less what every job holds all the time.
+Steps of jobs can always run sequentially, so jobs fit together exactly if one step of each fits into the remaining
+memory: the GPU's memory less the static memory of all jobs.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ from weft.solver.ticks import TickProblem
 from weft.solver.wide.problem import WideProblem
 from weft.text.counts import listed
 
-#: Of so many assignments of a job's choices at most it is asked whether they fit.
+#: Maximum number of assignments of a job's choices tested for fit.
 _MOST = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """``amount`` that a GPU has too little; ``job``: whose step does not fit, ``None`` where no step would."""
+    """``amount`` by which a GPU's memory is too small; ``job``: the job whose step does not fit, ``None`` if no step
+    would."""
 
     amount: Number
     job: str | None
 
 
 def require_fit(jobs: Sequence[Job], budget: Budget) -> None:
-    """Raise :class:`~weft.solver.feasibility.infeasible.Infeasible` where the jobs do not fit together: by how much,
-    and which of them do."""
+    """Raise :class:`~weft.solver.feasibility.infeasible.Infeasible` if the jobs do not fit together, with the missing
+    amount and the jobs that do fit."""
     lacking = missing(jobs, budget)
     if not lacking:
         return
@@ -51,7 +52,7 @@ def require_fit(jobs: Sequence[Job], budget: Budget) -> None:
 
 
 def _which_do(jobs: Sequence[Job], budget: Budget) -> str:
-    """What fits: pairs of more than two jobs, each of two by itself."""
+    """The combinations that fit: pairs of more than two jobs, or each of two jobs alone."""
     unit = jobs[0].problem.memory_unit
     told = []
     for own in combinations(jobs, 2 if len(jobs) > 2 else 1):
@@ -65,7 +66,7 @@ def _which_do(jobs: Sequence[Job], budget: Budget) -> str:
 
 
 def missing(jobs: Sequence[Job], budget: Budget) -> dict[int, Lack]:
-    """By GPU, what it has too little for all ``jobs`` together; nothing where they fit, or where that is open."""
+    """By GPU, the missing memory for all ``jobs`` together; nothing if they fit, or if that is undecided."""
     found: dict[int, Lack] = {}
     held = [sum(amounts) for amounts in zip(*(job.held for job in jobs), strict=True)]
     left = [None if whole is None else whole - amount for whole, amount in zip(jobs[0].capacity, held, strict=True)]
@@ -81,12 +82,12 @@ def missing(jobs: Sequence[Job], budget: Budget) -> dict[int, Lack]:
 
 
 def _of_step(job: Job, left: Sequence[Number | None], budget: Budget) -> Mapping[int, Number]:
-    """By GPU, what one step of ``job`` needs beyond ``left``, under the options of its choices that need least."""
+    """By GPU, the memory that one step of ``job`` needs beyond ``left``, under the options that need the least."""
     best: dict[int, Number] | None = None
     for options in islice(job.problem.assignments, _MOST):
         try:
             lacking = _of_plain(job.problem.under(options), left, budget)
-        except ProblemError:  # these options mean nothing
+        except ProblemError:  # these options are invalid
             continue
         if best is None or sum(lacking.values()) < sum(best.values()):
             best = lacking

@@ -1,5 +1,5 @@
-"""What is given to share GPUs, read as jobs: block problems as they are, specs as data parallel training or in the
-pipeline that is best for them alone."""
+"""The sources of jobs that share GPUs, read as jobs: block problems unchanged, specs as data parallel training or in
+the best pipeline for them alone."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from weft.models.spec.sections import Spec
 from weft.solver.problem import Problem
 from weft.solver.wide.problem import WideProblem
 
-#: How a spec may run: ``auto`` is with the whole model on every GPU where that fits, else as a pipeline.
+#: How a spec may run: ``auto`` means the whole model on every GPU if that fits, else a pipeline.
 PARALLEL = ("auto", "data", "pipeline")
 
 
 def jobs_of(sources: Sequence[Source], parallel: str, options: SearchOptions) -> tuple[Job, ...]:
-    """The jobs that ``sources`` are, in one unit. Of ``options`` a share goes into each pipeline.
+    """The jobs of ``sources``, in one unit. Each pipeline gets a share of ``options``.
 
-    Raises :class:`~weft.models.share.job.SharingError` for jobs that cannot share GPUs, and what reading them raises.
+    Raises :class:`~weft.models.share.job.SharingError` for jobs that cannot share GPUs, and the exceptions of reading
+    them.
     """
     if parallel not in PARALLEL:
         raise ValueError(f"parallel is {parallel!r}, it must be one of {', '.join(PARALLEL)}")
@@ -51,7 +52,7 @@ def _job(name: str, source: Problem | WideProblem | Spec, parallel: str, options
 
 
 def _pipeline(name: str, spec: Spec, options: SearchOptions) -> Job:
-    """``spec`` in the placement with the least time per micro-batch where it has the GPUs for itself."""
+    """``spec`` in the placement with the least time per micro-batch when it has the GPUs alone."""
     if spec.training is not None and spec.training.lengths is not None:
         raise SharingError(f"{spec.where}: training.lengths lists micro-batches that differ, and a job that shares "
                            "GPUs has steps that are alike: leave lengths out, and give micro_batches")
@@ -79,7 +80,7 @@ def _require_one_cluster(specs: Sequence[Spec]) -> None:
 
 
 def _names(sources: Sequence[Source], read: Sequence[Problem | WideProblem | Spec]) -> list[str]:
-    """What the jobs are called: their files without the ending, else their own names; no two alike."""
+    """The names of the jobs: their files without the ending, else their own names; all different."""
     found: list[str] = []
     for source, content in zip(sources, read, strict=True):
         name = Path(source).stem if isinstance(source, str | os.PathLike) else content.name

@@ -1,4 +1,4 @@
-"""How many steps of each job a round has: as the user says it, or the small ratios that are tried."""
+"""The number of steps of each job in a round: as given by the user, or the small ratios that are tried."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from math import gcd
 
 from weft.models.share.job import SharingError
 
-#: A round of more steps of one job than this is no ratio that two jobs ever meet at.
+#: With more steps of one job than this in a round, two jobs never align.
 _MOST = 64
-#: So many short steps beside a long one at most are tried unasked: a round of more takes long to search.
+#: Maximum number of short steps beside a long one tried by default: larger rounds take long to search.
 _MOST_FILLING = 16
-#: Ratios that are tried where none is given: up to so many steps of a job, by how many jobs there are.
+#: Default ratios: the maximum number of steps of a job, by number of jobs.
 _TRIED = {2: 3, 3: 2}
 
 
 def ratio_given(ratio: str | Sequence[int] | Mapping[str, int], jobs: Sequence[str]) -> tuple[int, ...]:
-    """The steps of each job in a round that ``ratio`` says: ``"2:1"``, numbers in the order of the jobs, or by name.
+    """The steps of each job in a round by ``ratio``: ``"2:1"``, numbers in the order of the jobs, or by name.
 
-    Raises :class:`~weft.models.share.job.SharingError` for one that is of other jobs or that never aligns.
+    Raises :class:`~weft.models.share.job.SharingError` for a ratio of other jobs or one that never aligns.
     """
     if isinstance(ratio, Mapping):
         if set(ratio) != set(jobs):
@@ -59,17 +59,17 @@ def _nearest(steps: Sequence[int]) -> str:
 
 
 def small_ratios(count: int) -> list[tuple[int, ...]]:
-    """The ratios that are tried for ``count`` jobs, the most even ones first."""
+    """The ratios tried for ``count`` jobs, the most even ones first."""
     most = _TRIED.get(count, 1)
     found = [steps for steps in product(range(1, most + 1), repeat=count) if gcd(*steps) == 1]
     return sorted(found, key=lambda steps: (max(steps), sum(steps), steps))
 
 
 def filling_ratios(periods: Sequence[float], work: Sequence[Sequence[float]]) -> list[tuple[int, ...]]:
-    """Of two jobs whose steps differ much in length, the ratio at which the short steps fill what a long one leaves
-    idle: as many as fit on every device that they use. None where that is a small ratio.
+    """For two jobs with very different step times, the ratio at which the short steps fill the idle time of a long one:
+    as many as fit on every device that they use. None if that is a small ratio.
 
-    ``periods``: the time of a step of each alone. ``work``: per job, what a step works on each device.
+    ``periods``: the time of a step of each alone. ``work``: per job, the work of a step on each device.
     """
     found: list[tuple[int, ...]] = []
     for long, short in ((0, 1), (1, 0)) if len(periods) == 2 else ():
@@ -81,9 +81,9 @@ def filling_ratios(periods: Sequence[float], work: Sequence[Sequence[float]]) ->
 
 
 def slowdowns_given(limit: float | Mapping[str, float] | None, jobs: Sequence[str]) -> dict[str, float]:
-    """By job, by which factor its step may take longer than where it is alone; nothing for jobs without a limit.
+    """By job, the permitted factor of its step time over running alone; nothing for jobs without a limit.
 
-    Raises :class:`~weft.models.share.job.SharingError` for jobs that there are not, and factors below 1.
+    Raises :class:`~weft.models.share.job.SharingError` for nonexistent jobs, and factors below 1.
     """
     given = {} if limit is None else dict(limit) if isinstance(limit, Mapping) else dict.fromkeys(jobs, limit)
     for job, factor in given.items():

@@ -1,4 +1,4 @@
-"""What sharing GPUs is worth, as it is shown, written and drawn."""
+"""The gain of sharing GPUs, as shown, written and drawn."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 SHARE_FORMAT = "weft.share/1"
 
-#: A period counts as proven within this share of its bound: to a tick, where durations have many digits.
+#: A period counts as proven within this share of its bound: to a tick, for durations with many digits.
 PROOF_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A period that was found, and a proven lower bound on that of every steady state that repeats each round; in the
+    """A period found, and a proven lower bound on the period of every steady state that repeats each round; in the
     problem's time unit."""
 
     period: float
@@ -39,10 +39,9 @@ class Timed:
 class JobShare:
     """A job among others: ``steps`` of it a round, each every ``shared`` time units.
 
-    ``own``: the time of a step where it has the GPUs for itself. ``bare``: the same where its communication never runs
-    beside its computation. ``in_turn``: the time per step where the jobs run one after another, each as in ``own``;
-    ``in_turn_bare``: each as in ``bare``. ``micro_batches``: how many of its own a step of data parallel
-    training has on each GPU.
+    ``own``: the time of a step with the GPUs to itself. ``bare``: the same without overlap of its communication and
+    computation. ``in_turn``: the time per step with the jobs one after another, each as in ``own``; ``in_turn_bare``:
+    each as in ``bare``. ``micro_batches``: the number in a step of data parallel training on each GPU.
     """
 
     name: str
@@ -57,12 +56,12 @@ class JobShare:
 
     @property
     def slowdown(self) -> float:
-        """How many times as long as alone, with its own overlap, a step takes."""
+        """The time of a step over its time alone with its own overlap."""
         return self.shared / self.own.period
 
     @property
     def slowdown_bare(self) -> float:
-        """The same against a step alone without overlap: below 1 where it is faster among others."""
+        """The same against a step alone without overlap: below 1 if it is faster beside others."""
         return self.shared / self.bare.period
 
     def to_json(self) -> dict[str, Any]:
@@ -78,7 +77,7 @@ class JobShare:
 
 @dataclass(frozen=True, slots=True)
 class RatioTried:
-    """A ratio that was looked at: its best period (``None``: none was searched for), and why it is not the answer."""
+    """A ratio considered: its best period (``None``: not searched), and the reason why it is not the answer."""
 
     ratio: tuple[int, ...]
     found: Timed | None
@@ -96,8 +95,8 @@ class RatioTried:
 class Sharing(SavedResult):
     """Jobs on the same GPUs in one period; ``str()`` is the table.
 
-    ``round``: the time of a round, in which each job makes its steps. ``schedule`` is the whole of it, rounds being its
-    micro-batches. ``tried``: the ratios that were looked at. ``notes``: sentences a reader should know.
+    ``round``: the time of a round, in which each job makes its steps. ``schedule``: all jobs together, with rounds as
+    its micro-batches. ``tried``: the ratios considered. ``notes``: remarks, one sentence each.
     """
 
     name: str
@@ -118,22 +117,22 @@ class Sharing(SavedResult):
 
     @property
     def speedup(self) -> float:
-        """The time of the round's steps in turn, each job with its own overlap, over that of the round."""
+        """The time of the round's steps in turn, each job with its own overlap, over the time of the round."""
         return sum(job.steps * job.own.period for job in self.jobs) / self.round.period
 
     @property
     def speedup_bare(self) -> float:
-        """The same against jobs in turn whose communication never runs beside their computation."""
+        """The same against jobs in turn without overlap."""
         return sum(job.steps * job.bare.period for job in self.jobs) / self.round.period
 
     @property
     def speedup_bound(self) -> float:
-        """What :attr:`speedup` is at least, whatever better schedules the jobs alone may have."""
+        """A lower bound on :attr:`speedup`, for any better schedules of the jobs alone."""
         return sum(job.steps * job.own.bound for job in self.jobs) / self.round.period
 
     @property
     def proven(self) -> bool:
-        """Whether all periods are proven to be the least."""
+        """Whether all periods are proven minimal."""
         return self.round.proven and all(job.own.proven and job.bare.proven for job in self.jobs)
 
     def to_json(self) -> dict[str, Any]:
@@ -151,7 +150,7 @@ class Sharing(SavedResult):
         return ":".join(map(str, self.ratio))
 
     def table(self) -> RenderableType:
-        """A row a job, and in a few lines what all come to together."""
+        """A row a job, and a few lines on the total."""
         from rich.console import Group
 
         unit = time_text(0.0, self.time_unit)[1]
@@ -166,7 +165,7 @@ class Sharing(SavedResult):
         return Group(table, *self.lines())
 
     def lines(self) -> list[str]:
-        """What stands below the table."""
+        """The lines below the table."""
         found = [f"together x {self.speedup:.3f} as fast as in turn, each with its own overlap"
                  + ("" if self.proven else f" (x {self.speedup_bound:.3f} at least, if they had the best that is not "
                                            "ruled out)"),

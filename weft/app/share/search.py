@@ -1,4 +1,4 @@
-"""The search for the best way in which jobs share GPUs: each alone first, then all at one ratio after another."""
+"""The search for the best sharing of GPUs by jobs: each alone first, then all at one ratio after another."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Progress
 from weft.solver.wide.problem import WideProblem
 
-#: Rounds of a schedule where nothing is said; of a longer steady state twice as many, up to so many.
+#: Default rounds of a schedule; for a longer steady state twice as many, up to this many.
 ROUNDS, _MOST_ROUNDS = 8, 256
-#: The share of the time that the jobs alone take.
+#: The share of the time for the jobs alone.
 _ALONE = 0.3
-#: Seconds that every search of a period may take, if so many are left: most are proven in less.
+#: Seconds for every search of a period, if available: most are proven in less.
 _LEAST_SECONDS = 4.0
-#: Operations of all rounds that are searched at most: more take longer to time and judge than the search has.
+#: Maximum operations of all rounds in a search: more take longer to time and judge than the search has.
 _MOST_OPERATIONS = 20_000
-#: Seconds of a search without which nothing can be said, though the time is over.
+#: Minimum seconds of a search, even if the time is over.
 _IN_ANY_CASE = 0.5
-#: A search that gave up before this share of its time did so for want of rounds.
+#: A search that gave up before this share of its time had too few rounds.
 _GAVE_UP = 0.8
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of jobs that share GPUs: their ``ratio`` (``None``: small ones are tried), by how much each may get
-    slower than alone, how many ``rounds`` the schedule has (``None``: as many as its steady state needs), and whether a
-    spec runs ``data`` parallel, as a ``pipeline``, or as fits (``auto``)."""
+    """The options of jobs that share GPUs: their ``ratio`` (``None``: small ones are tried), the permitted slowdown of
+    each, the number of ``rounds`` in the schedule (``None``: as many as its steady state needs), and whether a spec
+    runs ``data`` parallel, as a ``pipeline``, or whichever fits (``auto``)."""
 
     ratio: str | Sequence[int] | Mapping[str, int] | None = None
     max_slowdown: float | Mapping[str, float] | None = None
@@ -62,16 +62,16 @@ def share_sources(sources: Sequence[Source], question: Question, options: Search
 
 def share_jobs(jobs: Sequence[Job], question: Question, options: SearchOptions,
                on_progress: Callable[[Progress], None] = lambda _: None) -> Sharing:
-    """The best way for ``jobs``, which are in one unit, to share their GPUs.
+    """The best sharing of GPUs by ``jobs``, which are in one unit.
 
-    Raises :class:`~weft.models.share.job.SharingError` for jobs that cannot and questions that mean nothing, and
-    :class:`~weft.solver.feasibility.infeasible.Infeasible` where they do not fit together or some gets too slow.
+    Raises :class:`~weft.models.share.job.SharingError` for jobs that cannot share and meaningless options, and
+    :class:`~weft.solver.feasibility.infeasible.Infeasible` if they do not fit together or one gets too slow.
     """
     return _SharingSearch(jobs, question, options, on_progress).result()
 
 
 class _SharingSearch:
-    """One question, from what is refused to the answer."""
+    """One search, from the checks to the answer."""
 
     def __init__(self, jobs: Sequence[Job], question: Question, options: SearchOptions,
                  on_progress: Callable[[Progress], None]) -> None:
@@ -87,11 +87,11 @@ class _SharingSearch:
         self.interrupted = False
         self._found = False  # whether any steady state of all of them is known
         self._known: dict[tuple[int, int, int], Timed] = {}
-        self._ever: dict[tuple[int, int], float] = {}  # what no step is below, whatever repeats
+        self._ever: dict[tuple[int, int], float] = {}  # lower bounds on steps, for any repetition
 
     def result(self) -> Sharing:
-        """The ratio of those looked at with the largest speed-up among those at which no job gets too slow."""
-        single, _ = self._alone((1,) * len(self.jobs))  # who has no steady state at all is told first
+        """The ratio with the largest speed-up among those considered at which no job gets too slow."""
+        single, _ = self._alone((1,) * len(self.jobs))  # jobs without any steady state are reported first
         if self.question.ratio is None and not self.together.choices:
             work = [self._work(job.name) for job in self.jobs]
             self.ratios = [*self.ratios, *filling_ratios([timed.period for timed in single], work)]
@@ -128,8 +128,8 @@ class _SharingSearch:
     # -- periods -------------------------------------------------------------------------------------------------------
 
     def _alone(self, ratio: Sequence[int]) -> tuple[list[Timed], list[Timed]]:
-        """Each job's best time of a step where it has the GPUs for itself, and without overlap of its own, as many
-        steps repeating together as ``ratio`` has of it: what it may do among others, it may do alone."""
+        """Each job's best step time with the GPUs to itself, and without its own overlap, with as many steps repeating
+        together as in ``ratio``: alone, a job has the same freedom as beside others."""
         own, bare = [], []
         runs = 2 * len(self.jobs)
         for number, (job, steps) in enumerate(zip(self.jobs, ratio, strict=True)):
@@ -141,12 +141,12 @@ class _SharingSearch:
         return own, bare
 
     def _of_steps(self, problem: WideProblem, job: Job, steps: int, share: float) -> Timed:
-        """The time of a step of ``problem`` where ``steps`` repeat together; asked for once."""
+        """The time of a step of ``problem`` if ``steps`` repeat together; cached."""
         key = id(job), len(problem.devices), steps
         if key not in self._known:
             one = None if steps == 1 else self._of_steps(problem, job, 1, share)
             if one is not None and one.period <= self._ever[key[:2]] * (1 + PROOF_TOLERANCE):
-                self._known[key] = one  # nothing is better, however many steps repeat
+                self._known[key] = one  # nothing is better, for any number of repeated steps
             else:
                 found = self._steady(problem, (steps,), share, None)
                 if found is None and one is None:
@@ -166,10 +166,10 @@ class _SharingSearch:
 
     def _steady(self, problem: WideProblem, ratio: Sequence[int], share: float, own: Sequence[Timed] | None
                 ) -> Schedule | None:
-        """The schedule with the least period that is found within ``share`` of what is left of the time."""
+        """The schedule with the least period found within ``share`` of the remaining time."""
         jobs = problem.jobs
         steps = dict(zip(jobs, ratio, strict=True))
-        given = None if own is None else self.question.rounds  # of a job alone only the period counts
+        given = None if own is None else self.question.rounds  # for a job alone only the period counts
         rounds = given or ROUNDS
         effort = None if self.options.effort is None else self.options.effort * share
         until = max(self.options.left * share, min(_LEAST_SECONDS, self.options.left),
@@ -201,7 +201,7 @@ class _SharingSearch:
             return found
 
     def _least(self, ratio: Sequence[int], own: Sequence[Timed]) -> float:
-        """What no period at ``ratio`` is below: a device's work, and the steps that each job makes alone."""
+        """A lower bound on the period at ``ratio``: a device's work, and the steps of each job alone."""
         least = max(steps * timed.bound for steps, timed in zip(ratio, own, strict=True))
         if self.together.choices:
             return least
@@ -210,7 +210,7 @@ class _SharingSearch:
         return max(least, *map(sum, zip(*each, strict=True)))
 
     def _work(self, job: str) -> list[float]:
-        """What a step of ``job``, which has no choices, works on each device."""
+        """The work of a step of ``job``, which has no choices, on each device."""
         work = [0.0] * len(self.together.devices)
         for block in self.together.blocks:
             if block.job == job:
@@ -220,7 +220,7 @@ class _SharingSearch:
         return work
 
     def _too_slow(self, ratio: Sequence[int], period: float, own: Sequence[Timed]) -> str | None:
-        """Which job takes longer than it may where a round takes ``period``; ``None`` where none does."""
+        """The job that exceeds its slowdown limit if a round takes ``period``; ``None`` if none does."""
         for job, steps, timed in zip(self.jobs, ratio, own, strict=True):
             limit = self.limits.get(job.name)
             if limit is not None and period > limit * steps * timed.period * (1 + RELATIVE_TOLERANCE):
@@ -228,7 +228,7 @@ class _SharingSearch:
                         f"{limit:g}")
         return None
 
-    # -- what comes out ------------------------------------------------------------------------------------------------
+    # -- results ------------------------------------------------------------------------------------------------
 
     def _sharing(self, ratio: Sequence[int], found: Timed, own: Sequence[Timed], bare: Sequence[Timed],
                  schedule: Schedule) -> Sharing:
@@ -242,7 +242,7 @@ class _SharingSearch:
         return replace(made, schedule=schedule.with_solver(share=made.to_json()))
 
     def _refusal(self, tried: Sequence[RatioTried]) -> Infeasible:
-        """Why there is no answer: of what is proven too slow, and of what was not found."""
+        """The reason for a missing answer: ratios proven too slow, and ratios without a schedule."""
         proven = all("times as long" in entry.reason if entry.found is None else
                      self._too_slow(entry.ratio, entry.found.bound, self._alone(entry.ratio)[0]) is not None
                      for entry in tried)
@@ -265,17 +265,17 @@ def _require_few(rounds: int | None, jobs: Sequence[Job]) -> None:
 
 
 def _timed(schedule: Schedule) -> Timed:
-    """Its period, and what no steady state that repeats every round is below."""
+    """Its period, and a lower bound over steady states that repeat every round."""
     proven = max(schedule.value_bound, schedule.period_bound or 0.0)
     return Timed(schedule.value, min(schedule.value, proven))
 
 
 def _silent(_: Progress) -> None:
-    """A job alone is no answer."""
+    """Silence progress: a job alone is not an answer."""
 
 
 def _require_sound(schedule: Schedule, problem: WideProblem) -> None:
-    """The judge's word, and one order of collectives on all ranks as the plan has them."""
+    """Check by the judge, and that all ranks have one order of collectives in the plan."""
     faults = [*violations(schedule), *violations_of_choice(schedule, problem)]
     if faults:
         raise InvalidSchedule(faults)
@@ -285,7 +285,7 @@ def _require_sound(schedule: Schedule, problem: WideProblem) -> None:
 
 
 def _notes(jobs: Sequence[Job]) -> tuple[str, ...]:
-    """What a reader should know. Raises :class:`~weft.models.share.job.SharingError` for jobs that meet nowhere."""
+    """Remarks for the reader. Raises :class:`~weft.models.share.job.SharingError` for jobs without a common GPU."""
     names = [device.name for device in jobs[0].problem.devices if device.lane_of is None]
     on = {gpu: [job.name for job in jobs if gpu in job.gpus] for gpu in range(len(names))}
     if all(len(own) < 2 for own in on.values()):

@@ -1,5 +1,5 @@
-"""A source solved. Of a spec there is a schedule first, on a placement that is soon made; then all placements are
-listed, and 1F1B is heard of on each before they are searched."""
+"""Solving a source. A spec first gets a schedule on a placement that is quick to make; then all placements are listed,
+and 1F1B is reported on each before the search."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def solve_source(
         nonlocal first
         if first is None or made.makespan < first.makespan:
             first = made
-            # What is proven of its placement says nothing of the others yet.
+            # A proof for its placement does not cover the others yet.
             on_progress(Progress(first.with_value_bound(0.0), options.budget().elapsed, "baselines"))
 
     def told(progress: Progress) -> None:
@@ -86,10 +86,10 @@ def solve_source(
 
 def openings(source: Spec | Problem | WideProblem, micro_batches: MicroBatches | None,
              options: SearchOptions) -> Iterator[Schedule]:
-    """Schedules of a spec that are made at once, each on a placement of its own, before other placements are made.
+    """Schedules of a spec that are quick to make, each on a separate placement, before other placements are made.
 
-    None for other sources and objectives, where there is no such placement, and where the spec is refused or asks for
-    what may be refused: what is wrong with it is said when all placements are listed.
+    None for other sources and objectives, without such a placement, and if the spec is or may be refused: its errors
+    are reported when all placements are listed.
     """
     if isinstance(source, Problem | WideProblem) or options.objective != "makespan":
         return
@@ -109,8 +109,8 @@ def openings(source: Spec | Problem | WideProblem, micro_batches: MicroBatches |
 
 
 def _on_all(case: Case, source: Spec | Problem | WideProblem, options: SearchOptions) -> Iterator[Schedule]:
-    """1F1B on the placements of a spec that have it, those with the least bounds first: known schedules that are
-    searches come later, placement by placement."""
+    """1F1B on the placements of a spec that support it, least bounds first: known schedules that are searches come
+    later, placement by placement."""
     if isinstance(source, Problem | WideProblem) or options.objective != "makespan":
         return
     count = case.micro_batches
@@ -123,7 +123,7 @@ def _on_all(case: Case, source: Spec | Problem | WideProblem, options: SearchOpt
 
 
 def _made(placement: CasePlacement, micro_batches: int, name: str, orders: Orders) -> Schedule | None:
-    """A schedule of ``placement``; None where it does not fit."""
+    """A schedule of ``placement``; None if it does not fit."""
     operations = time_orders(placement.problem, micro_batches, orders)
     bound = min(load_bound(placement.problem, micro_batches), max(operation.end for operation in operations))
     made = Schedule(placement.problem, micro_batches, operations, bound, solver={"name": name})

@@ -1,4 +1,4 @@
-"""The best order of micro-batches of different length, over all placements of a spec."""
+"""The best order of micro-batches of different lengths, over all placements of a spec."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Progress
 from weft.solver.wide.run import Rounds
 
-#: Of the time: a look at all placements, and of what is left the search of the best one.
+#: Shares of the time: orders by rule on all placements, and of the rest the search of the best one.
 _LOOK, _FIRST = 0.3, 0.5
 
 
@@ -23,10 +23,10 @@ def best_order(case: Case, options: SearchOptions, on_progress: Callable[[Progre
                ) -> Schedule:
     """The best schedule over all orders of the case's micro-batches and all its placements.
 
-    First each placement gets a look: orders by rule. Then that with the shortest schedule is searched for half of the
-    time left, and the others share the rest; one whose bound over all orders is not below the best schedule is passed
-    over. Raises what :func:`~weft.solver.choices.sequences.solve.solve_sequence` raises where no placement has a
-    schedule.
+    First, orders by rule are tried on each placement. Then the one with the shortest schedule is searched for half of
+    the remaining time, and the others share the rest; a placement whose bound over all orders is not below the best
+    schedule is skipped. If no placement has a schedule, raises the exception of
+    :func:`~weft.solver.choices.sequences.solve.solve_sequence`.
     """
     search = _Orders(options.budget(), on_progress=on_progress)
     roots = {Candidate(placement): _root(placement) for placement in case.placements}
@@ -54,10 +54,10 @@ def best_order(case: Case, options: SearchOptions, on_progress: Callable[[Progre
 
 
 class _Orders(Portfolio[CasePlacement]):
-    """The placements, each to be searched for its best order."""
+    """The placements, each searched for its best order."""
 
     def labelled(self, candidate: Candidate[CasePlacement], schedule: Schedule) -> Schedule:
-        """``schedule``, whose rounds are its own, with what it says of its placement."""
+        """``schedule``, which has its own rounds, with its placement's details."""
         return schedule.with_solver(**candidate.of.details)
 
 
@@ -74,7 +74,7 @@ def _root(placement: CasePlacement) -> SequenceNode:
 
 def _first_looks(roots: Mapping[Candidate[CasePlacement], SequenceNode], options: SearchOptions
                  ) -> dict[Candidate[CasePlacement], Fitting]:
-    """The best order by rule of each, as far as there is time; there is nothing to compare where there is one."""
+    """The best order by rule of each, while there is time; a single placement needs no comparison."""
     looks: dict[Candidate[CasePlacement], Fitting] = {}
     budget = options.budget()
     for turn, (entry, root) in enumerate(roots.items() if len(roots) > 1 else ()):

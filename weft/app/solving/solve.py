@@ -1,4 +1,4 @@
-"""The search over all placements of a case: each runs for slices of one budget, and the best schedule wins."""
+"""The search over all placements of a case: each runs in slices of one budget, and the best schedule wins."""
 
 from __future__ import annotations
 
@@ -25,19 +25,20 @@ if TYPE_CHECKING:
 
 #: Seconds of a placement's first slice of time; each later one is twice as long.
 _FIRST_SLICE = 1.0
-#: Of all cuts so many are searched beside each other in one round, the best ones.
+#: Number of cuts, the best ones, searched side by side in one round.
 _ACTIVE = 1
-#: Cuts of each space that are listed before there is a good schedule, which rules most of them out.
+#: Number of cuts of each space listed before a good schedule exists, which rules most of them out.
 _FEW = 40_000
-#: What each round spends on the cuts with the least bounds, and on each of them that is searched, in slices.
+#: Slices per round for the cuts with the least bounds, and for each of them that is searched.
 _LOWEST, _ASKED = 0.5, 0.1
-#: What each round spends on the climb over cuts, in slices, and as a share of what is left.
+#: Slices per round for the climb over cuts, and their limit as a share of the remaining time.
 _CLIMB, _CLIMB_SHARE = 4.0, 0.5
 
 
 def for_objective(case: Case, objective: str) -> Case:
-    """``case`` with what is searched for ``objective``: the bounds on all cuts are of makespans, so for another one it
-    is the placements listed; and a step of the whole model on every GPU has no steady state of micro-batches."""
+    """``case`` with the candidates for ``objective``: the bounds on all cuts are of makespans, so for other objectives
+    only the listed placements are searched; and a step of the whole model on every GPU has no steady state of
+    micro-batches."""
     if objective == "makespan" or not (case.spaces or case.whole_model):
         return case
     if not case.placements and objective != "span":
@@ -55,8 +56,7 @@ def solve_case(
 
     The placements get slices of time one after another, those with the smallest lower bounds first (in the first
     round, hard ones last), and slices double each round. A placement whose lower bound is not below the best makespan
-    found anywhere is passed over. Where the case has all cuts of its layers, those that may be best are searched beside
-    them.
+    found anywhere is skipped. If the case has all cuts of its layers, those that may be best are searched as well.
     """
     if case.wide is not None:
         return _solve_wide(case.wide, options, on_progress)
@@ -88,7 +88,7 @@ def _solve_wide(case: WideCase, options: SearchOptions, on_progress: Callable[[P
 
 
 def _judged(found: Schedule, case: WideCase) -> Schedule:
-    """``found``, which keeps every rule and is one of the case's problem, with the options taken as its placement."""
+    """``found``, checked to be a valid schedule of the case's problem, with the options taken as its placement."""
     from weft.solver.judge.choice_rules import violations_of_choice
 
     faults = [*violations(found), *violations_of_choice(found, case.problem)]
@@ -98,7 +98,7 @@ def _judged(found: Schedule, case: WideCase) -> Schedule:
 
 
 def _solve_sequence(case: WideCase, options: SearchOptions, on_progress: Callable[[Progress], None]) -> Schedule:
-    """The best schedule over all orders of the micro-batches, or over all classes that they may be of."""
+    """The best schedule over all orders of the micro-batches, or over all their possible classes."""
     from weft.solver.choices.sequences.solve import solve_sequence
 
     return solve_sequence(case.problem, case.run, any_class=case.any_class, objective=options.objective,
@@ -117,10 +117,10 @@ class _Tournament(Portfolio[CasePlacement]):
         self.cuts = _cut_search(case, budget)
         self.climb: Climb[CutDecision] | None = None
         self.cut_of: dict[Candidate[CasePlacement],
-                          CutDecision] = {}  # the cut of the layers that an entry is, if it is one
+                          CutDecision] = {}  # the cut of the layers of an entry, if it is one
 
     def _entry(self, placement: CasePlacement, start: Schedule | None = None) -> Candidate[CasePlacement]:
-        """``start``: of a cut that was found beside the placements listed."""
+        """``start``: of a cut found in addition to the listed placements."""
         count = self.case.micro_batches // placement.replicas
         return Candidate(placement, placement.least(self.case.micro_batches, self.objective), placement.problem, count,
                          start or placement.start, placement.replicas if self.objective == "rate" else 1)
@@ -134,12 +134,12 @@ class _Tournament(Portfolio[CasePlacement]):
 
     @property
     def _done(self) -> tuple[float, int, int]:
-        """What changes with every round that does anything."""
+        """A value that changes with every round that makes progress."""
         return self.budget.deterministic_used, len(self.entries), sum(entry.taken for entry in self.entries)
 
     def run(self) -> None:
-        """Known schedules on all that may be best, then the cuts, then slices of the best ones and a look at the cuts
-        with the least bounds, round after round."""
+        """Known schedules on all candidates that may be best, then the cuts, then slices of the best ones and closer
+        bounds on the cuts with the least bounds, round after round."""
         for entry in sorted(self.entries, key=_rank):
             if self.budget.left <= 0 and self.leader is not None:
                 return
@@ -156,7 +156,7 @@ class _Tournament(Portfolio[CasePlacement]):
             if not settled:
                 self._lowest(length if self.running else 8 * length)
             if self._done == before:
-                return  # what is left cannot be listed, or is proven
+                return  # the rest cannot be listed, or is proven
             length *= 2
 
     def _try(self, entry: Candidate[CasePlacement]) -> None:
@@ -195,26 +195,26 @@ class _Tournament(Portfolio[CasePlacement]):
         self.cuts.open(self.best)
 
     def _add(self, cut: CutDecision, start: Schedule | None = None) -> None:
-        """Search another cut, which is nobody else's then."""
+        """Search another cut, which is then removed from the cut search."""
         entry = self._entry(cut.placement, start)
         self.entries.append(entry)  # first: whatever breaks off in between, its bound counts
         self._is_cut(entry, cut.of.taken(cut))
         self._try(entry)
 
     def _is_cut(self, entry: Candidate[CasePlacement], cut: CutDecision) -> None:
-        """``entry`` is this ``cut``, and what was known of that goes on to hold."""
+        """``entry`` is this ``cut``, whose known bound remains valid."""
         self.cut_of[entry] = cut
         entry.least = max(entry.least, cut.bound)
 
     def _active(self, *, first: bool) -> list[Candidate[CasePlacement]]:
-        """What has a slice in this round: the best cuts, and all placements that are none."""
+        """The entries with a slice in this round: the best cuts, and all placements that are not cuts."""
         of_cuts = sorted((entry for entry in self.running if entry in self.cut_of and not self.is_settled(entry)),
                          key=lambda entry: entry.value)
         others = [entry for entry in self.running if entry not in self.cut_of]
         return sorted([*of_cuts[:_ACTIVE], *others], key=lambda entry: _rank(entry, easy_first=first))
 
     def _climb(self, length: float) -> None:
-        """Climb on from the best cuts so far; a cut that is better than all is searched next."""
+        """Continue the climb from the best cuts so far; a cut that is better than all is searched next."""
         if self.climb is None:
             return
         from weft.solver.orders.climb import Decided
@@ -228,7 +228,7 @@ class _Tournament(Portfolio[CasePlacement]):
             self._add(self.climb.kept[0].decision, self.climb.kept[0].schedule)
 
     def improved(self, candidate: Candidate[CasePlacement]) -> None:
-        """Where another cut serves the order that was found better, go on there."""
+        """If another cut is better for the order found, continue there."""
         if self.cuts is None or candidate not in self.cut_of or candidate.best is None:
             return
         with self.budget.limited():
@@ -237,8 +237,8 @@ class _Tournament(Portfolio[CasePlacement]):
                 self._add(other.decision, other.schedule)
 
     def _lowest(self, length: float) -> None:
-        """A closer look at what has the least bounds: at cuts that are searched, longer in each round, and at others.
-        What it does not rule out is searched for a moment."""
+        """Tighten the least bounds: of searched cuts, longer in each round, and of others. Cuts not ruled out are
+        searched briefly."""
         if self.cuts is None or self.leader is None:
             return
         self.cuts.narrow(self.best)
@@ -282,12 +282,12 @@ class _Tournament(Portfolio[CasePlacement]):
 
 
 def _rank(entry: Candidate[CasePlacement], *, easy_first: bool = True) -> tuple[bool, float]:
-    """Smaller for what is to be searched sooner."""
+    """Smaller values are searched sooner."""
     return easy_first and entry.of.is_hard, entry.bound
 
 
 def _cut_search(case: Case, budget: Budget) -> CutSearch | None:
-    """The search over all cuts, where the case has them: what it imports is for specs alone."""
+    """The search over all cuts, if the case has them: its imports are needed only for specs."""
     if not case.spaces:
         return None
     from weft.app.cuts.search import CutSearch

@@ -1,8 +1,8 @@
-"""The best schedule where placements have alternatives: stages that keep, recompute or offload, whole or split.
+"""The best schedule for placements with alternatives: stages that keep, recompute or offload, whole or split.
 
-First the placements whose stages are all alike, as without choices; then those with alternatives, the least bound
-first, as far as they may be better than the best schedule so far. What is proven is a bound on all that was listed:
-all cuts and placements whose stages are alike, and every assignment of the placements with alternatives.
+First the placements whose stages are all alike, as without choices; then those with alternatives, least bound first, if
+they may improve on the best schedule so far. The proven bound covers everything listed: all cuts and placements whose
+stages are alike, and every assignment of the placements with alternatives.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from weft.solver.portfolio import Candidate, Portfolio
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.report import Progress
 
-#: What solves a case without alternatives.
+#: Solves a case without alternatives.
 Plain: TypeAlias = Callable[..., Schedule]
 #: The share of the time for placements whose stages are all alike.
 _ALIKE = 0.3
-#: So many placements with alternatives are searched; of the others their bound is told.
+#: Number of placements with alternatives that are searched; for the others the bound is reported.
 _MOST = 3
 
 
 def solve_open(case: Case, options: SearchOptions, on_progress: Callable[[Progress], None], plain: Plain) -> Schedule:
-    """The best schedule over ``case``, which has placements with alternatives; ``plain`` solves one that has none.
+    """The best schedule over ``case``, which has placements with alternatives; ``plain`` solves a case without.
 
-    Raises :class:`~weft.solver.feasibility.infeasible.Infeasible` where nothing fits, its subclass ``NoneFound`` where
-    that is open.
+    Raises :class:`~weft.solver.feasibility.infeasible.Infeasible` if nothing fits, its subclass ``NoneFound`` if that
+    is undecided.
     """
     search = _StageChoices(case, options, on_progress)
     if search.alike is not None:
@@ -47,7 +47,7 @@ def solve_open(case: Case, options: SearchOptions, on_progress: Callable[[Progre
 
 
 class _StageChoices(Portfolio[Any]):
-    """Placements with alternatives, ``open``, and those without together, ``alike``, looked at one after the other."""
+    """Placements with alternatives, ``open``, and those without together, ``alike``, searched one after the other."""
 
     def __init__(self, case: Case, options: SearchOptions, on_progress: Callable[[Progress], None]) -> None:
         super().__init__(options.budget(), options.objective, on_progress)
@@ -58,8 +58,8 @@ class _StageChoices(Portfolio[Any]):
         self.entries = [*self.open] if self.alike is None else [self.alike, *self.open]
 
     def look_at(self, entry: Candidate[OpenPlacement], left: int) -> None:
-        """A placement with alternatives, the next of so many that are ``left``: for its part of the time left, or of
-        all the effort."""
+        """Search a placement with alternatives, of which ``left`` remain: for its part of the remaining time, or of all
+        the effort."""
         from weft.solver.choices.solve import solve_wide
 
         share = 1 / left if self.options.effort is None else (
@@ -68,13 +68,13 @@ class _StageChoices(Portfolio[Any]):
         found = self.take(entry, solve_wide, placement.problem, placement.run, objective=self.objective,
                           time_limit=limits.left, effort=limits.effort, seed=limits.seed, workers=limits.workers)
         if found is not None and found.value <= self.best * (1 + RELATIVE_TOLERANCE):
-            self.leader = entry  # of equal ones that which says what options cost
+            self.leader = entry  # among equal ones the schedule with the costs of options
 
     def labelled(self, candidate: Candidate[OpenPlacement | None], schedule: Schedule) -> Schedule:
         return schedule if candidate.of is None else candidate.of.label(schedule)
 
     def result(self) -> Schedule:
-        """The best schedule, with what is proven over all placements."""
+        """The best schedule, with the bound proven over all placements."""
         if self.leader is None or self.leader.found is None:
             raise self.nothing(self.case.name)
         best = self.leader.found
@@ -85,7 +85,7 @@ class _StageChoices(Portfolio[Any]):
             history=self.history.to_json(), **({"interrupted": True} if self.interrupted else {}))
 
     def _alike_rows(self) -> list[Searched]:
-        """What is told of the placements whose stages are alike."""
+        """The report on the placements whose stages are alike."""
         if self.alike is None:
             return []
         if self.alike.found is not None:

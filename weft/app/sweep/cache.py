@@ -1,12 +1,12 @@
-"""Solved problems on disk, so that an interrupted sweep goes on where it stopped and a repeated one costs nothing.
+"""Solved problems on disk, so that an interrupted sweep resumes where it stopped and a repeated one costs nothing.
 
-One file an entry, named by a hash of all that decides the result: the block problems of every placement, micro-batches,
-options of the search, and the code of the solver itself. An entry is taken only if it is whole (a checksum), is the
-answer to this very question, and the judge passes every schedule in it; any other is as good as missing and gets
-rebuilt. What the judge cannot know, such as a lower bound, rests on the checksum: it guards against damage, not against
-forgery.
+One file an entry, named by a hash of everything that determines the result: the block problems of every placement,
+micro-batches, options of the search, and the code of the solver itself. An entry is used only if it is complete (by
+checksum), has the same key, and the judge passes every schedule in it; any other counts as missing and is rebuilt.
+Values that the judge cannot verify, such as a lower bound, rely on the checksum: it protects against corruption, not
+against forgery.
 
-The work of one point of a sweep: what goes to a worker and what comes back. Both can be pickled.
+The work of one point of a sweep: the input and the output of a worker. Both can be pickled.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ OWN = "weft"
 
 
 def cache_of(choice: str | os.PathLike[str] | bool | None) -> Cache | None:
-    """The cache that a caller chooses, as :func:`~weft.solver.io.writing.cache_folder` has its folder."""
+    """The cache chosen by the caller, in the folder of :func:`~weft.solver.io.writing.cache_folder`."""
     folder = cache_folder(choice)
     return None if folder is None else Cache(folder)
 
 
 def key_of(case: Case, options: SearchOptions) -> str:
-    """The hash of all that decides what :func:`weft.app.sweep.cache.solve_point` returns."""
+    """The hash of everything that determines the result of :func:`weft.app.sweep.cache.solve_point`."""
     return json_digest({
         "format": CACHE_FORMAT,
         "made_by": _makers(),
@@ -63,7 +63,7 @@ def key_of(case: Case, options: SearchOptions) -> str:
 
 
 class Cache:
-    """A folder of solved problems; it is made when the first one is saved."""
+    """A folder of solved problems, created when the first one is saved."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
@@ -73,7 +73,7 @@ class Cache:
         return self.folder / f"{key}.json"
 
     def load(self, key: str, case: Case) -> Solved | None:
-        """The entry ``key`` (from :func:`key_of`) for ``case``, ``None`` where there is none that can be trusted."""
+        """The entry ``key`` (from :func:`key_of`) for ``case``, ``None`` if there is no trusted one."""
         values = read_kept(self.path(key), CACHE_FORMAT, key, "schedules")
         if values is None:
             return None
@@ -82,11 +82,11 @@ class Cache:
             if not all(name in BASELINES for name in schedules if name != OWN):
                 return None
             return Solved(schedules.pop(OWN), schedules)
-        except (ValueError, KeyError):  # FormatError, and numbers that are none
+        except (ValueError, KeyError):  # FormatError, and invalid numbers
             return None
 
     def save(self, key: str, solved: Solved) -> None:
-        """Keep ``solved`` under ``key``. Raises ``OSError``; a file that was there before is then untouched."""
+        """Save ``solved`` under ``key``. Raises ``OSError``; an existing file is then unchanged."""
         schedules = {name: schedule_to_json(schedule)
                      for name, schedule in ((OWN, solved.weft), *solved.known.items())}
         write_kept(self.path(key), CACHE_FORMAT, key, "schedules", schedules)
@@ -107,7 +107,7 @@ def _trusted(value: Any, case: Case) -> Schedule:
 
 
 def _is_of(schedule: Schedule, case: Case) -> bool:
-    """Whether it is of one of the case's placements, or of an assignment of one with alternatives."""
+    """Whether it belongs to one of the case's placements, or to an assignment of one with alternatives."""
     return any(schedule.problem == placement.whole for placement in (*case.placements, *case.whole_model)) or any(
         set(schedule.choices) == set(placement.problem.choices)
         and schedule.problem == placement.problem.under(schedule.choices).plain() for placement in case.open)
@@ -115,7 +115,7 @@ def _is_of(schedule: Schedule, case: Case) -> bool:
 
 @cache
 def _makers() -> Mapping[str, str]:
-    """What made an entry: the sources of the solver and of what calls it, which change between two releases, too."""
+    """The code behind an entry: the sources of the solver and its callers, which also change between releases."""
     weft = Path(__file__).parents[2]
     app = weft / "app"
     rooms = (weft / "solver", app / "lib", app / "solving", app / "compare")
@@ -123,23 +123,23 @@ def _makers() -> Mapping[str, str]:
     return {"sources": sources_digest(sources), "ortools": metadata.version("ortools")}
 
 
-#: What weft's own search takes of a point's time; known schedules have the rest.
+#: The share of a point's time for weft's own search; known schedules have the rest.
 _OWN_SHARE = 0.8
 
 
 @dataclass(frozen=True)
 class Solved:
-    """weft's schedule of a case, and those known schedules that fit, by name."""
+    """weft's schedule of a case, and the known schedules that fit, by name."""
 
     weft: Schedule
     known: Mapping[str, Schedule] = field(default_factory=dict)
 
 
 def solve_point(case: Case, options: SearchOptions, seconds_used: float = 0.0) -> Solved | str:
-    """Solve ``case``; a text says why no schedule fits. Runs on any worker that has weft, from now on: making the case
-    has taken ``seconds_used`` of the time.
+    """Solve ``case``, or return the reason why no schedule fits. Runs on any worker with weft; the time limit starts
+    now, less ``seconds_used`` for making the case.
 
-    Raises ``KeyboardInterrupt`` where Ctrl-C reached the search: a result cut short is none of this point.
+    Raises ``KeyboardInterrupt`` if Ctrl-C reached the search: a partial result does not count for this point.
     """
     options = options.restarted(seconds_used)
     try:

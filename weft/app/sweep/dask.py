@@ -11,7 +11,7 @@ from concurrent.futures import Executor
 def dask_executor(address: str) -> Iterator[Executor]:
     """The executor of a Dask cluster whose scheduler is at ``address``.
 
-    Raises ``ImportError`` where Dask is missing and ``OSError`` where no scheduler answers or a worker dies.
+    Raises ``ImportError`` if Dask is missing and ``OSError`` if no scheduler answers or a worker dies.
     """
     try:
         from distributed import Client, KilledWorker

@@ -15,9 +15,9 @@ from weft.solver.values import is_finite_number
 if TYPE_CHECKING:
     from weft.models.spec.spec import Spec
 
-#: More points than this are a mistake: at a few seconds each they take hours and no picture holds them.
+#: More points than this are a mistake: at a few seconds each they take hours and fit in no picture.
 MAX_POINTS = 1000
-#: As many micro-batches as a spec may name.
+#: The maximum number of micro-batches in a spec.
 _MOST_MICRO_BATCHES = 65_536
 _MOST_SAMPLES = 65_536
 
@@ -26,7 +26,8 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """What a sweep varies; ``None`` keeps what the source says. Meanings and units are those of :func:`weft.sweep`."""
+    """The values that a sweep varies; ``None`` keeps the source's. Meanings and units are those of
+    :func:`weft.sweep`."""
 
     memory: Sequence[Number | str] | None = None
     micro_batches: Sequence[int] | None = None
@@ -38,9 +39,9 @@ class Axes:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One combination. ``memory`` is each device's, as the source counts it: for a spec all that the GPU has.
+    """One combination. ``memory`` is each device's, as counted by the source: for a spec all of the GPU's.
 
-    What a block problem does not have (sizes, recomputation, shapes) is ``None``.
+    Values that a block problem lacks (sizes, recomputation, shapes) are ``None``.
     """
 
     memory: tuple[Number | None, ...]
@@ -52,7 +53,7 @@ class Point:
 
 @dataclass(frozen=True)
 class ChangedSource:
-    """A point and the source changed to it. ``work`` is what one micro-batch brings, in the sweep's unit of work."""
+    """A point and the source changed to it. ``work`` is the work of one micro-batch, in the sweep's unit."""
 
     point: Point
     source: Spec | Problem
@@ -60,11 +61,11 @@ class ChangedSource:
 
     @property
     def reserve(self) -> Number:
-        """What of each device's memory is kept free of anything counted."""
+        """The part of each device's memory that is kept free."""
         return 0 if isinstance(self.source, Problem) else self.source.cluster.reserve
 
     def with_memory(self, memory: tuple[Number | None, ...]) -> ChangedSource:
-        """The same with other memory."""
+        """The same with the given memory."""
         if isinstance(self.source, Problem):
             source: Spec | Problem = with_memory(self.source, memory)
         else:
@@ -83,7 +84,7 @@ def variants_of(source: Spec | Problem, axes: Axes) -> tuple[list[ChangedSource]
     """All combinations, and the unit of work that their throughput counts: ``tokens``, ``samples`` or
     ``micro-batches``. Memory varies slowest, then shapes, recomputation, sizes, micro-batches.
 
-    Raises ``ValueError`` for a value that means nothing, an axis the source does not have, and too many points.
+    Raises ``ValueError`` for a meaningless value, an axis that the source lacks, and too many points.
     """
     for name in Axes.__slots__:
         values = getattr(axes, name)
@@ -194,7 +195,7 @@ def _shapes(axes: Axes, allowed: tuple[str, ...]) -> list[tuple[str, ...]]:
 
 
 def _chunks(shapes: tuple[str, ...]) -> int:
-    """The stages that shapes of one number of chunks have on each GPU."""
+    """The number of stages on each GPU for shapes with one number of chunks."""
     from weft.models.candidates.stages import SHAPES, stage_device
 
     return next(len(stage_device(shape, 2)) // 2 for shape in SHAPES if shape in shapes)
@@ -210,8 +211,8 @@ def _memory(axes: Axes, have: tuple[Number | None, ...], unit: str, *, asks: boo
 
 
 def _amounts(value: Number | str, have: tuple[Number | None, ...], unit: str, asks: bool) -> tuple[Number | None, ...]:
-    """What every device has: ``value``, or as a text like ``1.5x`` that many times what it had. ``asks``: a few bytes
-    without a unit are a question; in a block problem numbers are in its own unit."""
+    """Each device's memory: ``value``, or for a text like ``1.5x`` a multiple of its previous memory. ``asks``: refuse
+    a few bytes without a unit with a question; in a block problem numbers are in its own unit."""
     from weft.models.spec.quantities import parse_bytes, parse_memory
 
     if isinstance(value, str) and value.strip().lower().endswith("x"):

@@ -1,4 +1,4 @@
-"""What a sweep found: rows of time, throughput and memory, and the points among them that no other point beats."""
+"""The result of a sweep: rows of time, throughput and memory, and the non-dominated points among them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class KnownPoint:
 
     @property
     def title(self) -> str:
-        """What people call it."""
+        """Its display name."""
         return BASELINES[self.name].title
 
 
@@ -41,12 +41,11 @@ class KnownPoint:
 class SweepRow:
     """One solved point. Times and memory are in the problem's units.
 
-    ``throughput`` is work per time unit (see :attr:`Sweep.work`), ``peak`` what the fullest device holds at most,
-    static memory included where it is known. ``bound`` is a proven lower bound on the makespan of every schedule on
-    every placement that was considered (``covered`` names them, "" where the source is placed already), ``gap`` how
-    far ``makespan`` may be above the best as a share of it.
-    ``known`` are the known schedules that fit, the fastest first. ``added`` marks a point that the sweep added where a
-    known schedule needs less memory than the points asked for.
+    ``throughput`` is work per time unit (see :attr:`Sweep.work`), ``peak`` the highest memory use of any device, static
+    memory included if known. ``bound`` is a proven lower bound on the makespan of every schedule on every placement
+    considered (``covered`` names them, "" if the source is already placed), ``gap`` the most by which ``makespan`` may
+    exceed the best, as a share of it. ``known`` are the known schedules that fit, the fastest first. ``added`` marks a
+    point added by the sweep because a known schedule needs less memory than the requested points.
     """
 
     point: Point
@@ -64,7 +63,7 @@ class SweepRow:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A point without a result, and why: it fits no GPU, or there are no costs for it."""
+    """A point without a result, and the reason: it fits no GPU, or there are no costs for it."""
 
     point: Point
     reason: str
@@ -72,11 +71,11 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Sweep(SavedResult):
-    """What :func:`weft.sweep` found; ``str()`` is the table.
+    """The result of :func:`weft.sweep`; ``str()`` is the table.
 
-    ``rows`` are in the order of the points. ``work`` is what throughput counts (``tokens``, ``samples``,
-    ``micro-batches``). ``unsolved`` are the points an interrupt left. ``settings`` say how it was solved, ``notes``
-    what went wrong beside. ``cached`` counts the rows that were known from before.
+    ``rows`` are in the order of the points. ``work`` is the unit of throughput (``tokens``, ``samples``,
+    ``micro-batches``). ``unsolved`` are the points left by an interrupt. ``settings`` are the search options, ``notes``
+    other problems. ``cached`` counts the rows from the cache.
     """
 
     name: str
@@ -93,20 +92,20 @@ class Sweep(SavedResult):
 
     @property
     def interrupted(self) -> bool:
-        """Whether points are missing because the sweep was ended."""
+        """Whether points are missing because the sweep was interrupted."""
         return bool(self.unsolved)
 
     @cached_property
     def front(self) -> tuple[SweepRow, ...]:
-        """The rows that no other row beats: none has at most their peak memory and at least their throughput, and
+        """The rows that no other row dominates: none has at most their peak memory and at least their throughput, and
         one of the two better. By rising memory."""
         return tuple(self.rows[i] for i in non_dominated([(row.peak, row.throughput) for row in self.rows]))
 
     @cached_property
     def ahead(self) -> tuple[KnownPoint, ...]:
-        """Known schedules that fit and that no row of weft's equals or beats in memory and throughput at once.
+        """Known schedules that fit and that no row of weft equals or beats in memory and throughput at once.
 
-        A finished sweep has none, unless it was asked not to refine (or each point it added brought up another).
+        A finished sweep has none, unless refinement was disabled (or each added point led to another).
         """
         return tuple(dict.fromkeys(
             known for row in self.rows for known in row.known
@@ -119,11 +118,11 @@ class Sweep(SavedResult):
         return tuple(name for name in Point.__slots__ if len({getattr(point, name) for point in points}) > 1)
 
     def throughput_text(self, throughput: float) -> tuple[str, str]:
-        """A throughput for people, and its unit."""
+        """A throughput as text, and its unit."""
         return f"{throughput:.4g}" if throughput < 1e4 else f"{throughput:,.0f}", f"{self.work}/{self.time_unit}"
 
     def label(self, point: Point, names: Sequence[str] | None = None) -> str:
-        """``point`` in words: what the sweep varies, or the fields ``names``."""
+        """``point`` in words: the varied fields, or the fields ``names``."""
         shown = (self.varied or ("memory", "micro_batches")) if names is None else names
         return ", ".join(text for name in shown if (text := self._field(point, name)))
 
@@ -211,7 +210,7 @@ class Sweep(SavedResult):
 
 
 def row_of(variant: ChangedSource, solved: Solved, *, added: bool = False) -> SweepRow:
-    """The figures of what was solved for ``variant``."""
+    """The figures of the solution for ``variant``."""
     point, own = variant.point, solved.weft
     bound = float(own.solver.get("bound_over_placements", own.makespan_bound))
     is_best = own.makespan <= bound * (1 + RELATIVE_TOLERANCE)
@@ -229,7 +228,7 @@ def _throughput(work: int, schedule: Schedule) -> float:
 
 
 def memory_list(amounts: Sequence[Number | None], unit: str, *, with_unit: bool = True) -> str:
-    """What each device has: one amount where all have the same."""
+    """Each device's memory: one amount if all are equal."""
     texts = []
     for amount in amounts:
         number, name = ("unlimited", "") if amount is None else memory_text(amount, unit)
@@ -239,7 +238,7 @@ def memory_list(amounts: Sequence[Number | None], unit: str, *, with_unit: bool 
 
 
 def peak_of(schedule: Schedule) -> Number:
-    """What the fullest device holds at most, static memory included where it is known."""
+    """The highest memory use of any device, static memory included if known."""
     static: Sequence[Number] = schedule.solver.get("static_memory") or [0] * len(schedule.problem.devices)
     return max(base + peak for base, peak in zip(static, schedule.peak_memory, strict=True))
 

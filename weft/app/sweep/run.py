@@ -1,11 +1,11 @@
-"""The sweep: every point's case is looked up in the cache or solved on an executor, and its row kept.
+"""The sweep: every point's case is loaded from the cache or solved on an executor, and its row kept.
 
-The cache is read and written here, not by the workers, which may be on machines that share no file system.
+The cache is read and written here, not by the workers, which may be on machines without a shared file system.
 
-Points that a sweep adds: where a known schedule needs less memory than weft's points and is not slower.
+Points that a sweep adds: if a known schedule needs less memory than weft's points and is not slower.
 
-A search under a cap has no reason to need less than the cap, so between two caps a known schedule can look better than
-it is. At a cap of what that schedule needs, with its placement among those searched, weft's answer is never worse.
+A search under a cap has no reason to use less than the cap, so between two caps a known schedule can look better than
+it is. At a cap equal to that schedule's memory, with its placement among those searched, weft's answer is never worse.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from weft.app.lib.sources import PathLike, Source
 
 
-#: A point that was added can bring known schedules, on its own placements, that call for another.
+#: An added point can bring known schedules, on its own placements, that require another.
 _ROUNDS = 6
 
 
 @dataclass(frozen=True, slots=True)
 class SweepProgress:
-    """A point has been settled: its result, whether that was known from before, and all that is settled so far."""
+    """A point has been settled: its result, whether it came from the cache, and everything settled so far."""
 
     sweep: Sweep
     result: SweepRow | LeftOut
@@ -54,13 +54,13 @@ class SweepProgress:
 
     @property
     def done(self) -> int:
-        """How many points are settled."""
+        """The number of settled points."""
         return len(self.sweep.rows) + len(self.sweep.left_out)
 
 
 def options_of_points(options: SearchOptions | None, keywords: Mapping[str, Any]) -> SearchOptions:
-    """How each point of a sweep is searched: ``options``, with ``keywords`` in place of their fields. A time limit that
-    nobody gave is longer where an effort should end the search."""
+    """The search options of each point of a sweep: ``options``, overridden by ``keywords``. The default time limit is
+    longer if an effort should end the search."""
     stated = {name: value for name, value in keywords.items() if name != "time_limit" or value is not None}
     return OptionsTaken(10.0 if stated.get("effort") is None else 3600.0).given(options, stated)
 
@@ -76,7 +76,7 @@ def sweep_source(
     cache: PathLike | bool | None,
     refine: bool,
 ) -> Sweep:
-    """See :func:`weft.sweep`. The ``options`` are each point's; ``processes`` of them are solved side by side."""
+    """See :func:`weft.sweep`. The ``options`` apply to each point; ``processes`` points are solved in parallel."""
     if processes is not None:
         require_count("workers", processes)
     for name, value in (("time_limit", options.time_limit), ("effort", options.effort)):
@@ -104,7 +104,7 @@ def sweep_source(
 
 
 def lost_worker(cache: Cache | None) -> ChildProcessError:
-    """What a worker that died is to whoever waits for it."""
+    """The error for the caller when a worker died."""
     return ChildProcessError(
         "a worker process ended unexpectedly (out of memory, or a script without `if __name__ == '__main__':`)"
         + ("" if cache is None else "; what was solved is cached, the same command goes on from there"))
@@ -117,7 +117,7 @@ class _Task:
 
 
 class _SweepRun:
-    """One sweep while it runs: what is settled so far, by the points' numbers."""
+    """One sweep while it runs: the settled points, by number."""
 
     def __init__(self, variants: list[ChangedSource], options: SearchOptions, cache: Cache | None, blank: Sweep,
                  on_progress: Callable[[SweepProgress], None]) -> None:
@@ -136,7 +136,7 @@ class _SweepRun:
 
     @property
     def sweep(self) -> Sweep:
-        """What is settled so far."""
+        """The sweep of the points settled so far."""
         unsolved = [variant.point for i, variant in enumerate(self.variants)
                     if i not in self.rows and i not in self.left_out]
         return replace(self._blank, rows=tuple(self.rows[i] for i in sorted(self.rows)),
@@ -144,7 +144,7 @@ class _SweepRun:
                        cached=self.cached, notes=tuple(self.notes))
 
     def over(self, executor: Executor, refine: bool) -> None:
-        """Settle every point, and those that ``refine`` adds; Ctrl-C ends it, and points are left."""
+        """Settle every point, and those added by ``refine``; Ctrl-C ends it and leaves points unsolved."""
         try:
             with breakable():
                 self._settle(range(len(self.variants)), executor)
@@ -156,7 +156,7 @@ class _SweepRun:
             self._pending = {future: task for future, task in self._pending.items() if not future.cancel()}
             self._collect_the_rest()
         except BrokenExecutor:
-            if STOP.requested:  # the workers were told to end, too
+            if STOP.requested:  # the workers were stopped, too
                 return
             raise lost_worker(self.cache) from None
 
@@ -205,10 +205,10 @@ class _SweepRun:
         self._pending[executor.submit(solve_point, case, options, used)] = _Task(index, key)
 
     def _collect(self, timeout: float | None) -> None:
-        """Take what has been solved; ``timeout`` ``None`` waits until there is something."""
+        """Collect solved points; ``timeout`` ``None`` waits for at least one."""
         done, _ = wait(self._pending, timeout, FIRST_COMPLETED)
         for future in sorted(done, key=lambda future: self._pending[future].index):
-            with shielded():  # from the list of what is pending to that of what is settled, and onto the disk
+            with shielded():  # from pending to settled, and to disk
                 self._take(future, self._pending.pop(future))
 
     def _take(self, future: Future[Solved | str], task: _Task) -> None:
@@ -225,7 +225,7 @@ class _SweepRun:
         self._keep(task.index, result, cached=False)
 
     def _collect_the_rest(self) -> None:
-        """Take what was solved when the sweep was interrupted; workers that the interrupt reached as well say so."""
+        """Collect the points solved when the sweep was interrupted; workers that were interrupted as well report it."""
         while any(future.done() for future in self._pending):
             with contextlib.suppress(KeyboardInterrupt, BrokenExecutor):
                 self._collect(timeout=0)
@@ -255,15 +255,15 @@ class _SweepRun:
 
 
 def tightened(variant: ChangedSource, case: Case, known: Schedule) -> tuple[ChangedSource, Case]:
-    """``variant`` on GPUs with no more memory than ``known``, a schedule of ``case``, needs; and what to search then.
+    """``variant`` on GPUs with no more memory than ``known``, a schedule of ``case``, needs; and the case to search.
 
-    Its placements are those that a search at this memory has anyway, and that of ``known``.
+    Its placements are those of a search at this memory, and that of ``known``.
     """
     need = _enough(peak_of(known)) + variant.reserve
     tighter = variant.with_memory(tuple(need if amount is None else min(amount, need)
                                         for amount in variant.point.memory))
     own = next((_squeezed(placement, tighter) for placement in case.placements if placement.whole == known.problem),
-               None)  # none: the whole model on every GPU, which the tighter case has again where it fits
+               None)  # none: the whole model on every GPU, which the tighter case includes if it fits
     try:
         again = case_of(tighter.source, tighter.point.micro_batches)
     except Infeasible:
@@ -279,7 +279,7 @@ def _squeezed(placement: CasePlacement, variant: ChangedSource) -> CasePlacement
     static = placement.details.get("static_memory", [0] * len(variant.point.memory))
     memory = [None if amount is None else amount - variant.reserve - held
               for amount, held in zip(variant.point.memory, static, strict=True)]
-    if placement.gpus:  # a device stands for GPUs that are alike
+    if placement.gpus:  # a device represents identical GPUs
         memory = [memory[group[0]] for group in placement.gpus]
     details = dict(placement.details)
     if "gpu_memory" in details:
@@ -289,5 +289,5 @@ def _squeezed(placement: CasePlacement, variant: ChangedSource) -> CasePlacement
 
 
 def _enough(amount: Number) -> Number:
-    """``amount``, a sum of floats rounded up: the judge adds exactly."""
+    """``amount``, a floating-point sum rounded up: the judge adds exactly."""
     return amount if isinstance(amount, int) else math.nextafter(amount * (1 + 1e-12), math.inf)

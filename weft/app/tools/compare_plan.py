@@ -1,4 +1,5 @@
-"""Somebody's plan beside the best that weft finds on the same degrees and costs: by how much, and why."""
+"""A user's plan compared with the best that weft finds on the same degrees and costs: the difference, and its
+causes."""
 
 from __future__ import annotations
 
@@ -35,20 +36,20 @@ from weft.solver.wide.problem import WideProblem
 from weft.text.tables import table_of
 from weft.text.units import each_text, memory_text, shown_memory, shown_time, time_text
 
-#: What of the time each search gets: the plan's own cut in any order, the tool's best cut, and everything; that last
-#: where the best grid is searched behind it.
+#: Shares of the time: the plan's own cut in any order, the tool's best cut, and everything; and for the last if a
+#: search of the best grid follows.
 _SHARES = (0.2, 0.3, 1.0, 0.5)
-#: Chunks a rank that weft's own search tries at least, and bytes of a GPU on which everything fits.
+#: Minimum chunks a rank in weft's own search, and bytes of a GPU on which everything fits.
 _CHUNKS, _ROOMY = 3, 10**15
-#: A rank this much busier than the average is what limits a pipeline.
+#: A rank this much busier than the average limits a pipeline.
 _UNEVEN = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
-    """One plan's figures: ``step`` in seconds with the end of the step, ``load`` what each rank works on a micro-batch,
-    ``peak`` bytes of each GPU of a rank, static memory included. ``bubble``: the idle share of the step. The best grid
-    (``name`` is "grid") has degrees of its own, which its title says."""
+    """One plan's figures: ``step`` in seconds including the end of the step, ``load`` the work of each rank on a
+    micro-batch, ``peak`` bytes of each GPU of a rank, static memory included. ``bubble``: the idle share of the step.
+    The best grid (``name`` is "grid") has its own degrees, stated in its title."""
 
     name: str
     title: str
@@ -66,8 +67,8 @@ class PlanRow:
 
 @dataclass(frozen=True)
 class PlanComparison(Tabular):
-    """What :func:`weft.compare_plan` says of a plan: ``rows``, the plan first; ``schedules`` by their names.
-    ``degrees``: what all rows share."""
+    """The result of :func:`weft.compare_plan`: ``rows``, the plan first; ``schedules`` by their names. ``degrees``:
+    shared by all rows."""
 
     name: str
     degrees: str
@@ -79,12 +80,12 @@ class PlanComparison(Tabular):
 
     @property
     def plan(self) -> PlanRow:
-        """The plan that was given."""
+        """The given plan."""
         return self.rows[0]
 
     @property
     def best(self) -> PlanRow:
-        """weft's best that fits, of all; the plan where none does."""
+        """weft's best schedule that fits; the plan if none does."""
         return min((row for row in self.rows if row.fits), key=lambda row: row.step, default=self.plan)
 
     def to_json(self) -> dict[str, Any]:
@@ -105,7 +106,7 @@ class PlanComparison(Tabular):
         return table
 
     def caption(self) -> str:
-        """The layouts, and why the plan takes as long as it does."""
+        """The layouts, and the causes of the plan's time."""
         layouts: dict[str, list[str]] = {}
         for row in self.rows:
             layouts.setdefault(row.layout, []).append(row.title)
@@ -113,7 +114,7 @@ class PlanComparison(Tabular):
                           *(f"{title} left out: {reason}" for title, reason in self.left_out.items())])
 
     def why(self) -> list[str]:
-        """What limits the plan, and what the best does otherwise, a sentence each."""
+        """The limit of the plan, and the differences of the best, a sentence each."""
         plan, best = self.plan, self.best
         lines = [_limit(plan, self.micro_batches)]
         if not plan.fits:
@@ -137,7 +138,7 @@ class PlanComparison(Tabular):
 
 
 def _limit(row: PlanRow, micro_batches: int) -> str:
-    """What a plan's step is made of: the busiest rank's work, and what the rest is."""
+    """The composition of a plan's step: the busiest rank's work, and the rest."""
     busiest = max(range(len(row.load)), key=lambda rank: row.load[rank])
     average = sum(row.load) / len(row.load)
     work = row.load[busiest] * micro_batches
@@ -196,12 +197,12 @@ class _Comparing:
                               self.schedules, self.left_out)
 
     def _chunks(self, least: int = _CHUNKS) -> int:
-        """Chunks a rank that a search may have: as the plan, so many or ``least`` if there are layers for them."""
+        """The chunks a rank allowed in a search: the plan's number, or ``least`` if there are enough layers."""
         gpus, stages = self.plan.piped.pipeline.cluster.gpus, self.plan.stages
         return max(len(stages) // gpus, min(max(least, _CHUNKS), sum(map(len, stages)) // gpus))
 
     def _given(self) -> Schedule:
-        """The plan in the tool's own order; where it does not fit, on GPUs that had room."""
+        """The plan in the tool's own order; if it does not fit, on GPUs with enough memory."""
         spec = restricted(self.plan.spec, self.tool)
         try:
             run, fits = self._run(spec), True
@@ -218,7 +219,7 @@ class _Comparing:
         return self.tool.run(given_schedule(self.plan, case))
 
     def _best_cut(self) -> None:
-        """A row of the best that the tool can run: every cut, in as many chunks as the plan has at most."""
+        """A row of the best schedule that the tool can run: every cut, in at most as many chunks as the plan."""
         options, plan, pipeline = self.options.shortened(_SHARES[1]), self.plan, self.plan.piped.pipeline
         spec = restricted(pipeline.model_copy(update={"placement": pipeline.placement.model_copy(update={
             "shapes": ("chain", "loop"), "chunks": self._chunks()})}), self.tool)
@@ -236,7 +237,7 @@ class _Comparing:
         self._row("tool", title, self.tool.run(found).order, found, fits=True)
 
     def _search(self, name: str, title: str, spec: Spec, share: float) -> None:
-        """A row of the best that is found of ``spec`` in any order; of what was found before, where that is better."""
+        """A row of the best schedule found for ``spec`` in any order, or found before if that is better."""
         options = self.options.shortened(share)
         found: Schedule | None = None
         try:
@@ -257,7 +258,7 @@ class _Comparing:
                   bound=found.solver.get("bound_over_placements") if name == "weft" else None)
 
     def _best_grid(self) -> None:
-        """A row of the best grid of all, where that is better than what was found on the plan's."""
+        """A row of the best grid of all, if it is better than the best found on the plan's grid."""
         found = solve_grid(self.spec, self.options, self.on_progress)
         told, title = found.solver["grid"], "weft's best grid"
         if told["step"] < min((row.step for row in self.rows if row.fits), default=math.inf):

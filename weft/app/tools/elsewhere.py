@@ -1,4 +1,4 @@
-"""Which tools can run an answer, and what the nearest one costs that each of them can run."""
+"""The tools that can run an answer, and the cost of the nearest schedule that each of them can run."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from weft.runtime.export.tools import Tool, ToolRun
     from weft.solver.portfolio import Candidate
 
-#: Of the placements of a search so many are tried in a tool, those with the least bounds first.
+#: Number of a search's placements tried in a tool, least bounds first.
 _TRIED = 8
-#: Steps of more operations are timed in the answer's placement alone.
+#: Steps with more operations are timed only in the answer's placement.
 _MOST_OPERATIONS = 100_000
 
 
 def elsewhere(best: Schedule, others: Iterable[Candidate[CasePlacement]]) -> dict[str, Any]:
-    """For ``solver`` of ``best``: by tool, under ``tools``, the nearest that it can run, of ``best`` and the placements
-    of ``others``; nothing where ``best`` is no training of a model's layers.
+    """An entry for ``solver`` of ``best``: by tool, under ``tools``, the nearest schedule that it can run, from
+    ``best`` and the placements of ``others``; nothing if ``best`` is not training of a model's layers.
 
     An entry has ``makespan``, of a step under the tool's own order, ``order``, ``placement``, ``as_is``, and the
-    ``reason`` why the answer is not what it runs; or the reason alone.
+    ``reason`` why it does not run the answer; or the reason alone.
     """
     if "layers_of_stage" not in best.solver or best.objective != "makespan" or not _trains(best):
         return {}
@@ -45,7 +45,7 @@ def _trains(schedule: Schedule) -> bool:
 
 
 def _nearest(tool: Tool, best: Schedule, ranked: Sequence[Candidate[CasePlacement]]) -> dict[str, Any]:
-    """The best of the answer and the others in ``tool``. One with orders of its own needs none of ours."""
+    """The best of the answer and the others in ``tool``. A tool with its own orders needs none of weft's."""
     found: dict[str, Any] = {}
     reason = ""
     try:
@@ -73,14 +73,14 @@ def _nearest(tool: Tool, best: Schedule, ranked: Sequence[Candidate[CasePlacemen
 
 
 def told(run: ToolRun, *, as_is: bool) -> dict[str, Any]:
-    """What is said of a run."""
+    """The entry of a run."""
     return {"makespan": run.schedule.makespan, "order": run.order, "as_is": as_is,
             "placement": run.schedule.solver.get("placement", ""), "gpus_a_rank": run.gpus,
             **({"settings": dict(run.settings)} if run.settings else {})}
 
 
 def tool_lines(schedule: Schedule) -> list[str]:
-    """A line or two on which tools run the answer, and what is nearest to it elsewhere."""
+    """A line or two on the tools that run the answer, and the nearest schedules in the others."""
     tools = schedule.solver.get("tools")
     if not isinstance(tools, Mapping) or not tools:
         return []
@@ -107,13 +107,13 @@ def _near_text(entry: Mapping[str, Any], schedule: Schedule) -> str:
 
 
 def _why(entries: Iterable[Mapping[str, Any]]) -> str:
-    """The first reason, without the tool's name and what it is that it cannot run."""
+    """The first reason, without the tool's name and the schedule that it cannot run."""
     reason = next((entry["reason"] for entry in entries if "reason" in entry), "")
     return f": {reason.partition(': ')[2]}" if ": " in reason else ""
 
 
 def run_line(schedule: Schedule, name: str) -> str:
-    """What a step takes in tool ``name`` under its own order, as a sentence; "" where it runs what it is given."""
+    """The step time in tool ``name`` under its own order, as a sentence; "" if it runs the given order."""
     from weft.runtime.export.tools import TOOLS
 
     tool = TOOLS[name]

@@ -1,4 +1,4 @@
-"""Somebody's plan as what can be searched beside others: a pipeline whose layers lie where the plan has them."""
+"""A user's plan in searchable form: a pipeline with the plan's placement of layers."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ from weft.solver.feasibility.infeasible import Infeasible, NoneFound
 from weft.solver.io.megatron_layout import LayoutTextError, layout_text, stages_of_layout
 from weft.solver.schedule import Schedule
 
-#: torchtitan's names of schedules, in small letters, that are among the baselines.
+#: torchtitan's names of schedules, in lower case, that are among the baselines.
 _NAMED = {"1f1b": "1f1b", "gpipe": "gpipe", "interleaved1f1b": "interleaved", "interleavedzerobubble": "interleaved-zb",
           "zbvzerobubble": "zb-v"}
-#: Deterministic seconds in which a depth of the pipeline that a layout can have is looked at, of a grid that is open.
+#: Deterministic seconds for each possible pipeline depth of a layout, for an open grid.
 _SETTLING = 2.0
-#: The same where there is no time: for a known order alone.
+#: The same without time: for a known order only.
 _FIRST = 1e-6
 
 
 @dataclass(frozen=True)
 class Piped:
-    """``pipeline``: a spec of which one GPU stands for all that run a stage together; of ``degrees``, where the model
-    is on a uniform grid of ``space``."""
+    """``pipeline``: a spec in which one GPU represents all that run a stage together; with ``degrees``, if the model is
+    on a uniform grid of ``space``."""
 
     pipeline: Spec
     degrees: Degrees | None = None
     space: GridSpace | None = None
 
     def end(self, schedule: Schedule) -> float:
-        """Seconds that gradients, optimizer and parameters add behind ``schedule``, where that is modelled."""
+        """Seconds that gradients, optimizer and parameters add after ``schedule``, if modelled."""
         if self.degrees is None or self.space is None:
             return 0.0
         stages = stage_layers(schedule.solver["layers_of_stage"], self.space.ranks.of(self.degrees))
@@ -59,7 +59,7 @@ class Piped:
 
     @property
     def gpus(self) -> int:
-        """That run the same stages, replicas counted too."""
+        """The number of GPUs that run the same stages, including replicas."""
         return 1 if self.degrees is None else self.degrees.of_stage
 
     @property
@@ -68,7 +68,7 @@ class Piped:
         return f"PP{self.pipeline.cluster.gpus}" if self.degrees is None else self.degrees.title
 
     def cut(self, stages: tuple[str, ...], shape: str = "") -> Spec:
-        """The pipeline with the cut of ``stages`` alone, in ``shape``: by default a chain, or round and round."""
+        """The pipeline with only the cut of ``stages``, in ``shape``: by default a chain or a loop."""
         chunks = len(stages) // self.pipeline.cluster.gpus
         return self.pipeline.model_copy(update={"placement": self.pipeline.placement.model_copy(update={
             "cut": tuple(map(len, stages)), "shapes": (shape or ("chain" if chunks == 1 else "loop"),),
@@ -77,8 +77,8 @@ class Piped:
 
 @dataclass(frozen=True)
 class GivenPlan:
-    """``stages``: the letters of each, in the pipeline of ``piped``. ``tool``: whose plan it is. ``shape``: how stages
-    lie, "" as Megatron-LM has them. ``order``: a file with the order (.csv), or a baseline's name; "": the tool's own.
+    """``stages``: the letters of each, in the pipeline of ``piped``. ``tool``: the plan's tool. ``shape``: the layout
+    of stages, "" as in Megatron-LM. ``order``: a file with the order (.csv), or a baseline's name; "": the tool's own.
     """
 
     piped: Piped
@@ -89,20 +89,20 @@ class GivenPlan:
 
     @property
     def text(self) -> str:
-        """As Megatron-LM writes it."""
+        """The plan in Megatron-LM's notation."""
         return layout_text(self.stages)
 
     @property
     def spec(self) -> Spec:
-        """The pipeline with the plan's cut alone."""
+        """The pipeline with only the plan's cut."""
         return self.piped.cut(self.stages, self.shape)
 
 
 def piped(spec: Spec, chunks: int | None = None) -> Piped:
-    """The pipeline of ``spec``, whose degrees are all given (``parallel``), in ``chunks`` where it leaves them open; or
-    ``spec`` itself, where every GPU runs stages of its own.
+    """The pipeline of ``spec``, whose degrees are all given (``parallel``), in ``chunks`` if it leaves them open; or
+    ``spec`` itself, if every GPU runs its own stages.
 
-    Raises ``ValueError`` for degrees that are open.
+    Raises ``ValueError`` for open degrees.
     """
     if spec.parallel is None:
         return Piped(spec)
@@ -153,8 +153,8 @@ def given_plan(spec: Spec, *, layout: str | None = None, arguments: MegatronArgu
 
 
 def _settled(spec: Spec, stages: tuple[str, ...]) -> Spec:
-    """``spec`` with those degrees for what its grid leaves open on which Megatron-LM runs ``stages`` in the least time;
-    as it is where they can be on none, or nothing but chunks is open."""
+    """``spec`` with its open degrees set such that Megatron-LM runs ``stages`` in the least time; unchanged if no
+    degrees allow them, or only chunks are open."""
     from weft.app.grid import solve_grid
     from weft.app.tools.solve_for import solve_in
 
@@ -180,7 +180,7 @@ def _settled(spec: Spec, stages: tuple[str, ...]) -> Spec:
 
     for p in depths:
         on(p, _SETTLING)
-    with unwatched():  # there was no time for any: the first that there are
+    with unwatched():  # there was no time for any: the first ones
         while best is None and depths:
             on(depths.pop(0), _FIRST)
     if best is None and is_late:
@@ -193,7 +193,7 @@ def _settled(spec: Spec, stages: tuple[str, ...]) -> Spec:
 
 def read_plan(spec: Spec, path: str | os.PathLike[str]) -> GivenPlan:
     """The plan for the model of ``spec`` in a file: torchtitan's settings (.toml), DeepSpeed's partition (.py), or
-    Megatron-LM's arguments (any other). Raises ``ValueError`` for what is neither, or no plan of the model."""
+    Megatron-LM's arguments (any other). Raises ``ValueError`` for any other file, or a plan of another model."""
     ending = Path(path).suffix.lower()
     if ending == ".toml":
         found = read_torchtitan(path)
@@ -229,15 +229,15 @@ def read_plan(spec: Spec, path: str | os.PathLike[str]) -> GivenPlan:
 
 
 def _samples(spec: Spec) -> int:
-    """In one micro-batch of all replicas of ``spec``, as far as it says so."""
+    """Samples in one micro-batch of all replicas of ``spec``, if stated."""
     data = 1 if spec.parallel is None else spec.parallel.data or 1
     size = spec.parallel.micro_batch if spec.parallel is not None else None
     return data * (size or (1 if spec.training is None else spec.training.micro_batch_size))
 
 
 def given_schedule(plan: GivenPlan, case: Case) -> Schedule:
-    """``plan`` as its tool runs it, on the placements of ``case``, which have its cut; in an order of its own where the
-    plan has one. Raises ``ValueError`` for an order that is not of these stages, and where nothing fits."""
+    """``plan`` as run by its tool, on the placements of ``case``, which have its cut; in the plan's own order if it has
+    one. Raises ``ValueError`` for an order of other stages, and if nothing fits."""
     tool, found, refusal = TOOLS[plan.tool], [], None
     table = read_table(plan.order) if plan.order.endswith(".csv") else None
     for placement in case.placements:
@@ -259,7 +259,7 @@ def given_schedule(plan: GivenPlan, case: Case) -> Schedule:
 
 
 def model_letters(spec: Spec) -> str:
-    """A letter for each layer of the model, as Megatron-LM has them. Raises ``ValueError`` for a model that is no
+    """A letter for each layer of the model, as in Megatron-LM. Raises ``ValueError`` for a model other than an
     embedding, equal layers and a head."""
     names = [layer.name for layer in gpu_costs(spec).layers[0]]
     letters = letters_of_names(names)
@@ -317,7 +317,7 @@ def _require_same(spec: Spec, arguments: MegatronArguments, letters: str) -> Non
 
 
 def _require_model(spec: Spec, stages: tuple[str, ...]) -> None:
-    """Refuse stages of another model, with what is missing or too much."""
+    """Refuse stages of another model, naming missing or superfluous layers."""
     letters, own = "".join(stages), model_letters(spec)
     if letters == own:
         return
@@ -328,7 +328,7 @@ def _require_model(spec: Spec, stages: tuple[str, ...]) -> None:
 
 
 def read_arguments(text: str | os.PathLike[str]) -> MegatronArguments:
-    """Megatron-LM's arguments, or those in the file that ``text`` names. Raises ``ValueError`` for neither."""
+    """Megatron-LM's arguments, or those in the file named by ``text``. Raises ``ValueError`` for neither."""
     words = os.fspath(text)
     if "=" in words or "--" in words:
         return read_megatron(words)

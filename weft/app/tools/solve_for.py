@@ -1,9 +1,9 @@
-"""The best that one tool can run: only its placements are searched, in its own order where it has one.
+"""The best schedule that one tool can run: only its placements are searched, in its own order if it has one.
 
-A tool that runs the order it is given (PyTorch, torchtitan, nnScaler) is searched like everything, on the placements
-that it can have. One that makes its order itself (Megatron-LM, DeepSpeed) leaves the cut: its order, which does not
-depend on where the layers are cut, is timed on the placements listed and carried to all cuts, and from the best cut on
-layers are moved while that makes the step shorter.
+For a tool that runs a given order (PyTorch, torchtitan, nnScaler), the ordinary search runs on the placements that it
+supports. A tool with its own order (Megatron-LM, DeepSpeed) leaves only the cut open: its order, which does not depend
+on the cut, is timed on the listed placements and carried to all cuts, and from the best cut layers are moved while the
+step gets shorter.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Infeasible, NoneFound, Progress
 from weft.solver.wide.problem import WideProblem
 
-#: Cuts of each layout that are listed, and deterministic seconds for each operation of one that is looked at.
+#: Number of cuts listed for each layout, and deterministic seconds for each operation of a timed cut.
 _LISTED, _PER_OPERATION = 60_000, 3e-6
-#: The same for an operation of a cut that differs by a layer; and so often layers are moved from one start.
+#: The same for an operation of a cut that differs by a layer; and the maximum number of moves from one start.
 _PER_MOVED, _MOVES = 3e-8, 200
-#: What one GPU a stage can be, and what several can be that any tool has a word for.
+#: The shapes with one GPU a stage, and those with several that any tool can express.
 _SINGLE, _TOGETHER = ("chain", "v", "loop", "wave"), ("groups", "tensor")
 
 
 def solve_for_tool(source: Source, micro_batches: MicroBatches | None, options: SearchOptions,
                    on_progress: Callable[[Progress], None], name: str) -> Schedule:
-    """The best schedule that tool ``name`` can run, timed in the order that it runs.
+    """The best schedule that tool ``name`` can run, timed in its order.
 
-    Raises ``ValueError`` for what was fixed that the tool cannot run, and what
-    :func:`weft.app.solving.solve.solve_case` does.
+    Raises ``ValueError`` for fixed settings that the tool cannot run, and the exceptions of
+    :func:`weft.app.solving.solve.solve_case`.
     """
     tool = TOOLS[name]
     if options.objective != "makespan":
@@ -72,7 +72,7 @@ def solve_for_tool(source: Source, micro_batches: MicroBatches | None, options: 
 
 
 def solve_in(tool: Tool, case: Case, options: SearchOptions, on_progress: Callable[[Progress], None]) -> Schedule:
-    """The best of ``case`` that ``tool`` can run. Raises ``Infeasible`` where it can run none."""
+    """The best schedule of ``case`` that ``tool`` can run. Raises ``Infeasible`` if it can run none."""
     left: Case | None = None
     with options.budget().limited():
         left = case_for(case, tool)
@@ -84,8 +84,8 @@ def solve_in(tool: Tool, case: Case, options: SearchOptions, on_progress: Callab
 
 
 def restricted(spec: Spec, tool: Tool) -> Spec:
-    """``spec`` with the placements left that ``tool`` can have. Raises ``ValueError`` for what was fixed beyond them,
-    with the nearest that it can."""
+    """``spec`` restricted to the placements that ``tool`` supports. Raises ``ValueError`` for other fixed settings,
+    with the nearest supported one."""
     placement, given = spec.placement, spec.placement.model_fields_set
 
     def refuse(what: str, instead: str) -> None:
@@ -134,7 +134,7 @@ def _can(tool: Tool, shape: str) -> bool:
 
 
 def case_for(case: Case, tool: Tool) -> Case:
-    """``case`` with the placements left that ``tool`` can run. Raises ``Infeasible`` where there is none."""
+    """``case`` restricted to the placements that ``tool`` can run. Raises ``Infeasible`` if there is none."""
     placements, reason = [], ""
     for placement in case.placements:
         try:
@@ -152,16 +152,16 @@ def case_for(case: Case, tool: Tool) -> Case:
 
 
 def _unordered(placement: CasePlacement, micro_batches: int, problem: Problem) -> Schedule:
-    """What a tool with an order of its own needs to know of a placement."""
+    """The part of a placement needed by a tool with its own order."""
     return Schedule(problem, micro_batches, (), 0.0, solver=placement.details)
 
 
 def best_in_own_order(case: Case, tool: Tool, budget: Budget, on_progress: Callable[[Progress], None],
                       starts: Sequence[tuple[int, ...]] = ()) -> Schedule:
-    """The best of ``case``, placements and cuts that ``tool`` can run, in its own order, with a bound over all of them.
-    ``starts``: cuts that layers are moved from, beside even ones: borders of stages.
+    """The best of ``case``, over placements and cuts that ``tool`` can run, in its own order, with a bound over all of
+    them. ``starts``: initial cuts for moving layers, beside even ones: borders of stages.
 
-    Raises ``Infeasible`` where its order fits none, ``NoneFound`` where there was no time for any.
+    Raises ``Infeasible`` if its order fits none, ``NoneFound`` if there was no time for any.
     """
     search = _OwnOrder(case, tool, budget, on_progress)
     for placement in sorted(case.placements, key=lambda placement: load_bound(placement.problem, case.micro_batches)):
@@ -173,7 +173,7 @@ def best_in_own_order(case: Case, tool: Tool, budget: Budget, on_progress: Calla
 
 
 class _OwnOrder:
-    """What was found so far."""
+    """The results so far."""
 
     def __init__(self, case: Case, tool: Tool, budget: Budget, on_progress: Callable[[Progress], None]) -> None:
         self.case, self.tool, self.budget, self.on_progress = case, tool, budget, on_progress
@@ -187,7 +187,7 @@ class _OwnOrder:
         return math.inf if self.best is None else self.best.makespan
 
     def look_at(self, placement: CasePlacement) -> ToolRun | None:
-        """Time the tool's order on ``placement``; what it runs there, if it fits."""
+        """Time the tool's order on ``placement``; returns its run, if it fits."""
         count = self.case.micro_batches
         bound = load_bound(placement.problem, count)
         self.bounds.append(bound)
@@ -207,7 +207,7 @@ class _OwnOrder:
         return run
 
     def look_at_cuts(self, starts: Sequence[tuple[int, ...]] = ()) -> None:
-        """The tool's order on cuts of single GPUs a stage: from ``starts`` and even ones a layer at a time, then on all
+        """The tool's order on cuts with one GPU a stage: from ``starts`` and even ones a layer at a time, then on all
         that can be listed."""
         if not self.case.spaces:
             return
@@ -226,7 +226,7 @@ class _OwnOrder:
         self.cuts_bound = cuts.bound
 
     def _carry(self, cuts: CutSearch, space: CutSpace) -> None:
-        """Take the order to all cuts listed, and go on from the best of them."""
+        """Carry the order to all listed cuts, and continue from the best of them."""
         start = next(iter(space.some(1)), None)
         order = None if start is None or self.tool.own is None else next(self.tool.own(
             Pipeline.of(CutDecision(cuts, space, start).problem), self.case.micro_batches), None)
@@ -235,7 +235,7 @@ class _OwnOrder:
             self._descend(cuts, space, start if carried is None else carried.decision.borders)
 
     def _descend(self, cuts: CutSearch, space: CutSpace, borders: tuple[int, ...]) -> None:
-        """Move layers from ``borders`` on while the tool's step gets shorter and fits."""
+        """Move layers, starting from ``borders``, while the tool's step gets shorter and fits."""
         for _ in range(_MOVES):
             try:
                 placement = candidate_placement(space.candidate(borders))

@@ -1,1 +1,1 @@
-"""``weft train``: what a user's ``setup()`` gives, trained by ranks that are started here, saved and resumed."""
+"""``weft train``: training of a user's ``setup()`` by ranks started here, with saving and resuming."""

@@ -32,15 +32,15 @@ from weft.runtime.ranks.session import Session, SessionError, join
 from weft.solver.io.schedule_files import load_schedule, save_schedule
 from weft.text.units import bytes_text
 
-#: What is said of cut models and has no meaning for a graph network.
+#: Options of cut models that have no meaning for a graph network.
 _OF_MODULES = ("example", "micro_batches", "memory", "spec", "figure")
 
 
 def train_graph_network(options: TrainOptions, command_of: Callable[[TrainOptions], list[str]]) -> int:
-    """Start the ranks that train the network of the spec ``options.setup`` and wait for them; the worst exit code.
-    Without ``options.schedule`` the schedule is searched first. ``command_of``: what starts a rank.
+    """Start the ranks that train the network of the spec ``options.setup`` and wait for them; returns the worst exit
+    code. Without ``options.schedule`` the schedule is searched first. ``command_of``: the command that starts a rank.
 
-    Raises :class:`~weft.models.spec.spec.SpecError`, and ``ValueError`` for options that are for modules.
+    Raises :class:`~weft.models.spec.spec.SpecError`, and ``ValueError`` for options of modules.
     """
     spec = _spec_of(options)
     with tempfile.TemporaryDirectory() as folder:
@@ -52,7 +52,7 @@ def train_graph_network(options: TrainOptions, command_of: Callable[[TrainOption
 
 
 def train_graph_network_rank(options: TrainOptions) -> int:
-    """What one rank does, and its exit code."""
+    """Run one rank; returns its exit code."""
     spec = _spec_of(options)
     if options.schedule is None:
         raise ValueError(f"{spec.where}: ranks of a launcher need one schedule: give --schedule FILE, of weft solve")
@@ -102,8 +102,8 @@ def _spec_of(options: TrainOptions) -> Spec:
 
 
 class GraphTraining:
-    """The training of ``run`` on this rank, as :class:`~weft.app.train.saving.Saving` sees it: every rank has all
-    parameters, and rank 0 writes them, as ``LAYER.NAME``."""
+    """The training of ``run`` on this rank, for :class:`~weft.app.train.saving.Saving`: every rank has all parameters,
+    and rank 0 writes them, as ``LAYER.NAME``."""
 
     def __init__(self, run: Streamed, session: Session) -> None:
         self.run, self.session, self.steps = run, session, 0
@@ -119,17 +119,17 @@ class GraphTraining:
         self.session.watch.heed()
 
     def asked_to_stop(self) -> signal.Signals | None:
-        """The signal that came to any rank."""
+        """The signal received by any rank."""
         return self.session.asked_to_stop()
 
     def save(self, folder: str | os.PathLike[str], optimizer: Optimizer | None, keep: int | None = None) -> Path:
-        """Save what goes on from here; the checkpoint's folder."""
+        """Save the state; returns the checkpoint's folder."""
         first = self.session.rank == 0
         own = {name: value.detach() for name, value in self.parameters.items()} if first else {}
         return save(self.session, Path(folder), self.steps, own, self._trained(optimizer if first else None), keep)
 
     def resume(self, folder: str | os.PathLike[str], optimizer: Optimizer | None) -> int:
-        """Go on from the newest checkpoint in ``folder``; the steps behind it, 0 without one. Raises
+        """Resume from the newest checkpoint in ``folder``; returns its number of steps, 0 without one. Raises
         :class:`~weft.runtime.ranks.session.SessionError` for one of another network."""
         found = find(self.session, Path(folder))
         if found is None:
@@ -140,7 +140,8 @@ class GraphTraining:
         return found.step
 
     def report(self, budget: int, labels: Tensor) -> dict[str, Any]:
-        """Bytes: the most that each rank had, and its budget. Of labelled vertices, how many the last pass has right.
+        """Each rank's peak bytes, and its budget. The number of labelled vertices classified correctly in the last
+        pass.
         """
         peaks = self.session.everywhere(self.run.account.peak, "handing over peaks")
         self.run.share_outputs()

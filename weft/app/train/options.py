@@ -1,4 +1,4 @@
-"""What ``weft train`` may be told."""
+"""The options of ``weft train``."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class TrainOptions:
 
     @property
     def is_of_spec(self) -> bool:
-        """Whether a spec, that of a graph network, says what is trained."""
+        """Whether the training is given by a spec, that of a graph network."""
         return self.setup is not None and self.setup.lower().endswith((".yaml", ".yml"))
 
 
 def rank_command(arguments: Sequence[str]) -> list[str]:
-    """What starts one rank of ``weft train`` with ``arguments``."""
+    """The command that starts one rank of ``weft train`` with ``arguments``."""
     return [sys.executable, "-m", "weft", "train", *arguments]

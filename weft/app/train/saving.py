@@ -1,4 +1,4 @@
-"""When ``weft train`` saves, and how it goes on and stops."""
+"""Saving, resuming and stopping in ``weft train``."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from torch.optim import Optimizer
 from weft.app.train.options import TrainOptions
 from weft.runtime.ranks.session import Session
 
-KEPT = 2  # checkpoints that stay
+KEPT = 2  # checkpoints kept
 
 
 class Saveable(Protocol):
-    """What is trained and saved (:class:`~weft.app.pipeline.run.pipe.Pipeline`)."""
+    """A training that can be saved (:class:`~weft.app.pipeline.run.pipe.Pipeline`)."""
 
     @property
     def steps(self) -> int:
-        """How many are behind it."""
+        """The number of completed steps."""
 
     def heed_signals(self) -> None:
-        """From now on signals are asked for."""
+        """Start to handle signals."""
 
     def asked_to_stop(self) -> signal.Signals | None:
-        """The signal that came."""
+        """The signal received."""
 
     def save(self, folder: str | os.PathLike[str], optimizer: Optimizer | None, *, keep: int | None) -> Path:
         """The checkpoint's folder."""
 
     def resume(self, folder: str | os.PathLike[str], optimizer: Optimizer | None) -> int:
-        """The steps behind the checkpoint from which it goes on."""
+        """The number of steps of the checkpoint resumed from."""
 
 
 class Saving:
     """Checkpoints of ``pipe`` and ``optimizer`` in ``folder`` (``None``: there are none): after every ``every``
-    batches, after the last, and when a signal has come; ``tell`` hears of it."""
+    batches, after the last, and on a signal; ``tell`` is notified."""
 
     def __init__(self, pipe: Saveable, optimizer: Optimizer | None, folder: str | os.PathLike[str] | None,
                  every: int | None, tell: Callable[[str], object]) -> None:
@@ -49,11 +49,11 @@ class Saving:
 
     @property
     def code(self) -> int:
-        """The exit code: 0, or the one by which shells know the signal."""
+        """The exit code: 0, or the shell's code for the signal."""
         return 0 if self.signal is None else 128 + self.signal
 
     def begin(self) -> int:
-        """Go on from the newest checkpoint; how many batches are behind it."""
+        """Resume from the newest checkpoint; returns its number of batches."""
         if self.folder is None:
             return 0
         self.pipe.heed_signals()
@@ -63,7 +63,7 @@ class Saving:
         return self.saved
 
     def after_step(self) -> bool:
-        """Save if it is time; whether to stop."""
+        """Save if due; returns whether to stop."""
         if self.folder is None:
             return False
         self.signal = self.pipe.asked_to_stop()
@@ -72,7 +72,7 @@ class Saving:
         return self.signal is not None
 
     def end(self) -> None:
-        """Save what has not been."""
+        """Save if there are unsaved steps."""
         if self.folder is not None and self.pipe.steps > self.saved:
             path = self._save(self.folder)
             why = "" if self.signal is None else f"stopped by {self.signal.name} after step {self.saved}: "
@@ -85,8 +85,8 @@ class Saving:
 
 
 def hearing(session: Session, options: TrainOptions) -> Callable[[str], object]:
-    """What hears lines: on rank 0 alone, and not where all is printed as JSON. Where nobody reads standard output any
-    more and there is somewhere to save to, training ends as by a signal, with a checkpoint."""
+    """The listener for lines: on rank 0 only, and not with JSON output. If standard output is closed and there is a
+    folder to save to, training ends as by a signal, with a checkpoint."""
     if session.rank or options.as_json:
         return lambda line: None
     if options.checkpoint is None:

@@ -1,6 +1,6 @@
-"""What a user's ``setup()`` gives ``weft train``: a model, a batch, a loss, an optimizer, data.
+"""The result of a user's ``setup()`` for ``weft train``: a model, a batch, a loss, an optimizer, data.
 
-Small models at random weights for ``weft train --example``: one of plain torch, the others of transformers.
+Small models with random weights for ``weft train --example``: one of plain torch, the others of transformers.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-#: What the command line says.
+#: The names on the command line.
 SAID = {"schedule", "memory", "spec", "time_limit", "timeout"}
 
 
 @dataclass
 class Setup:
-    """What is trained. ``args`` and ``kwargs``: one whole batch as an example. ``data``: batches, each ``(input,
+    """A training setup. ``args`` and ``kwargs``: one whole batch as an example. ``data``: batches, each ``(input,
     target)``, ``(inputs, target)`` with a tuple of inputs, or a mapping of the model's named arguments, in which
-    ``target`` is the loss's; without it the example is used again and again. A function ``data(needs)`` gives such on
-    each rank that reads some of a batch, where ``needs("labels")`` says whether that is read there: what is not may be
-    ``None``. ``optimizer`` makes one of parameters.
-    ``options``: further arguments of :func:`weft.pipeline`, by name. ``follow``: ``plans`` that take turns and the
-    steps of their ``switches``, as of :meth:`~weft.app.pipeline.run.pipe.Pipeline.follow`."""
+    ``target`` is the loss's; without it the example is repeated. A function ``data(needs)`` returns batches on each
+    rank that reads part of a batch; ``needs("labels")`` says whether the rank reads that argument, and others may be
+    ``None``. ``optimizer`` makes an optimizer from parameters. ``options``: further arguments of :func:`weft.pipeline`,
+    by name. ``follow``: ``plans`` that take turns and the steps of their ``switches``, as in
+    :meth:`~weft.app.pipeline.run.pipe.Pipeline.follow`."""
 
     module: nn.Module
     args: Sequence[Any] = ()
@@ -60,8 +60,8 @@ class Setup:
 
 
 def require_setup(name: str | None, of_example: str | None) -> None:
-    """Raise :class:`~weft.runtime.captured.captured.CaptureError` unless there is one function, or one example, of that
-    name: before ranks are started for it."""
+    """Raise :class:`~weft.runtime.captured.captured.CaptureError` unless there is a function, or an example, of that
+    name: checked before ranks are started."""
     if (name is None) == (of_example is None):
         raise CaptureError("say what to train: either FILE.py:FUNCTION, or --example NAME")
     if of_example is not None:
@@ -78,7 +78,7 @@ def _function(name: str) -> Callable[..., Any]:
 
 
 def setup_of(name: str) -> Setup:
-    """What the function ``FILE.py:FUNCTION`` or ``MODULE:FUNCTION`` gives: a :class:`Setup`, or a mapping of its
+    """The result of the function ``FILE.py:FUNCTION`` or ``MODULE:FUNCTION``: a :class:`Setup`, or a mapping of its
     fields.
 
     Raises :class:`~weft.runtime.captured.captured.CaptureError`.
@@ -104,7 +104,7 @@ def setup_of(name: str) -> Setup:
 
 
 def example_setup(name: str) -> Setup:
-    """The example called ``name`` (:data:`weft.app.train.setup.EXAMPLES`).
+    """The example named ``name`` (:data:`weft.app.train.setup.EXAMPLES`).
 
     Raises :class:`~weft.runtime.captured.captured.CaptureError`.
     """
@@ -117,7 +117,7 @@ _SIZES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_hidd
 
 
 class ExampleModel(NamedTuple):
-    """A model and one batch: what it is called with, and, where it does not give its own, a loss and its target."""
+    """A model and one batch: its arguments, and, unless it computes its own, a loss and its target."""
 
     module: nn.Module
     args: tuple[Any, ...]
@@ -127,7 +127,7 @@ class ExampleModel(NamedTuple):
 
 
 def require_example(name: str) -> None:
-    """Raise :class:`~weft.runtime.captured.captured.CaptureError` unless there is an example called ``name``."""
+    """Raise :class:`~weft.runtime.captured.captured.CaptureError` unless there is an example named ``name``."""
     if name not in EXAMPLES:
         plain, *others = EXAMPLES
         raise CaptureError(f"--example is {name!r}, it must be {plain}, or with transformers installed one of "
@@ -135,9 +135,9 @@ def require_example(name: str) -> None:
 
 
 def example(name: str) -> ExampleModel:
-    """The example called ``name``, always with the same weights and batch.
+    """The example named ``name``, always with the same weights and batch.
 
-    Raises :class:`~weft.runtime.captured.captured.CaptureError` where there is none, or its package is missing.
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` if there is none, or its package is missing.
     """
     import torch
 
@@ -159,7 +159,7 @@ def _gpt() -> ExampleModel:
 
 
 def _next_word(scores: Tensor, ids: Tensor) -> Tensor:
-    """Cross-entropy of what comes next."""
+    """Cross-entropy of the next token."""
     from torch.nn.functional import cross_entropy
 
     return cross_entropy(scores[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
@@ -242,11 +242,11 @@ def _ids() -> Tensor:
 
 
 def _texts(model: nn.Module, **further: Any) -> ExampleModel:
-    """A model that gives the loss of texts, which are its labels too."""
+    """A model that returns the loss of texts, which are also its labels."""
     ids = _ids()
     return ExampleModel(model, (), {"input_ids": ids, "labels": ids, **further})
 
 
-#: By name; the first is of plain torch, the others are of transformers.
+#: By name; the first is plain torch, the others are from transformers.
 EXAMPLES: Mapping[str, Callable[[], ExampleModel]] = {
     "gpt": _gpt, "gpt2": _gpt2, "llama": _llama, "bert": _bert, "t5": _t5, "vit": _vit, "mixtral": _mixtral}

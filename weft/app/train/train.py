@@ -1,6 +1,6 @@
-"""``weft train``: what ``setup()`` gives, trained for some steps by ranks that it starts itself.
+"""``weft train``: training of ``setup()`` for some steps by ranks that it starts itself.
 
-When ``weft train`` saves, and how it goes on and stops.
+Saving, resuming and stopping are in :mod:`weft.app.train.saving`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from weft.app.train.setup import Setup, example_setup, setup_of
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.interface.fitting import misfit
 
-MICRO_BATCHES = 4  # where neither the setup nor the user says
+MICRO_BATCHES = 4  # default
 
 
 def train_rank(options: TrainOptions) -> int:
-    """What one rank does, and its exit code; ``options.on_line`` hears each step's loss and the report, on rank 0; or
+    """Run one rank; returns its exit code. ``options.on_line`` receives each step's loss and the report, on rank 0; or
     one line with both as JSON, ``{"losses": [...], "report": {...}}``. Raises
-    :class:`~weft.runtime.captured.captured.CaptureError` before the ranks meet."""
+    :class:`~weft.runtime.captured.captured.CaptureError` before the ranks connect."""
     try:
         setup = _setup(options)
     except CaptureError:
@@ -58,7 +58,8 @@ def train_rank(options: TrainOptions) -> int:
 
 
 def _optimizer(setup: Setup, pipe: PipelineEngine) -> Optimizer:
-    """This rank's. Raises :class:`~weft.runtime.captured.captured.CaptureError` for one that would train nothing."""
+    """This rank's optimizer. Raises :class:`~weft.runtime.captured.captured.CaptureError` for one that would train
+    nothing."""
     optimizer = setup.optimizer(list(pipe.parameters()))
     trained = [parameter for _, parameter in pipe.named_parameters()]
     if (why := misfit(optimizer, trained, (), "the parameters that optimizer(parameters) is called with",
@@ -77,7 +78,7 @@ def _options(setup: Setup, options: TrainOptions) -> PipelineOptions:
 
 
 def _steps(pipe: PipelineEngine, setup: Setup, optimizer: Optimizer, saving: Saving, steps: int) -> Iterator[float]:
-    """The loss of each step from the checkpoint on; the optimizer's follows when the next is asked for."""
+    """The loss of each step from the checkpoint on; the optimizer steps when the next loss is requested."""
     for args, kwargs, target in itertools.islice(_batches(setup, pipe), saving.begin(), steps):
         yield pipe.step(*args, target=target, **kwargs)
         optimizer.step()
@@ -107,7 +108,7 @@ def _batches(setup: Setup, pipe: PipelineEngine) -> Iterator[tuple[tuple[Any, ..
         for batch in setup.data(pipe.needs) if callable(setup.data) else setup.data:
             seen += 1
             yield _batch(batch)
-        if seen == before:  # an iterator, which is at its end for ever
+        if seen == before:  # an exhausted iterator
             raise CaptureError(f"data of setup gives no batch after {seen}: give what can be gone through again, such "
                                "as a list, a DataLoader or a function, or run fewer --steps" if seen else
                                "data of setup gives no batch")

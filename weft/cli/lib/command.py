@@ -1,4 +1,4 @@
-"""What a command is: functions, whose signatures are its options, and what a shell shows of their results."""
+"""A command: functions whose signatures are its options, and the shell output of their results."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ GOOD, NO, BAD, FAULT, INTERRUPTED = 0, 1, 2, 3, 130
 
 
 def into(help: str, times: str = "") -> Option:
-    """Where a command writes."""
+    """The output of a command."""
     return Option(help, "FILE", flags="-o --output", times=times)
 
 
-#: What the commands that search take beside what their functions take.
+#: Options of the search commands in addition to those of their functions.
 Quiet: TypeAlias = Annotated[bool, Option("do not show progress", group=LIMITS)]
 Json: TypeAlias = Annotated[bool, Option("print the result as JSON", flags="--json", group=LIMITS)]
 NoCache: TypeAlias = Annotated[bool, Option("neither use nor keep what is solved", apart="cache")]
@@ -36,7 +36,7 @@ Outputs: TypeAlias = Annotated[list[str] | None, into(
 
 @dataclass(frozen=True)
 class _Declared:
-    """An argument of a function, as its signature has it."""
+    """An argument of a function, from its signature."""
 
     name: str
     option: Option
@@ -48,11 +48,11 @@ class _Declared:
 
     @property
     def flags(self) -> list[str]:
-        """How it is called in a shell, where it has no place of its own."""
+        """Its option names in a shell, unless it is positional."""
         return (self.option.flags or f"--{self.name.replace('_', '-')}").split()
 
     def add(self, parser: argparse._ActionsContainer) -> None:
-        """Have ``parser`` take it."""
+        """Add it to ``parser``."""
         option, required = self.option, self.default is MISSING
         settings = dict[str, Any](help=option.help, default=None if required else self.default)
         if self.is_bool:
@@ -73,7 +73,7 @@ class _Declared:
 
 
 def declared(function: Callable[..., Any]) -> Iterator[_Declared]:
-    """The arguments of ``function`` that a shell can give: those with an :class:`Option`."""
+    """The arguments of ``function`` available in a shell: those with an :class:`Option`."""
     source = getattr(function, "asked", function)
     for name, parameter in inspect.signature(function).parameters.items():
         annotation = _evaluated(source.__annotations__.get(name), vars(sys.modules[source.__module__]))
@@ -111,7 +111,7 @@ def _declared_keywords(keywords: type) -> Iterator[_Declared]:
 
 
 class _Names(dict[str, Any]):
-    """The names of a module; ``Any`` for those that are there for type checkers alone."""
+    """The names of a module; ``Any`` for those defined only for type checkers."""
 
     def __missing__(self, name: str) -> Any:
         return getattr(builtins, name, Any)
@@ -129,7 +129,7 @@ def _shown(default: Any) -> str:
 
 
 def _typed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """``parse``, whose errors are ends of sentences that argparse begins."""
+    """``parse``, whose errors complete sentences begun by argparse."""
     def parsed(text: str) -> Any:
         try:
             return parse(text)
@@ -141,7 +141,7 @@ def _typed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 @dataclass(frozen=True)
 class Call:
-    """A command as it was called: its functions, and what was given, by the names of their arguments and its own."""
+    """A called command: its functions, and the values given, by the names of their arguments and its own."""
 
     functions: tuple[Callable[..., Any], ...]
     values: Mapping[str, Any]
@@ -153,7 +153,7 @@ class Call:
             raise AttributeError(name) from None
 
     def __call__(self, function: Callable[..., Any] | None = None, /, **further: Any) -> Any:
-        """What ``function`` (default: the first one) gives for what was given, and ``further`` arguments."""
+        """The result of ``function`` (default: the first one) for the given values and ``further`` arguments."""
         function = self.functions[0] if function is None else function
         parameters = inspect.signature(function).parameters
         given, search = dict[str, Any](), dict[str, Any]()
@@ -172,12 +172,12 @@ class Call:
 
 @dataclass(frozen=True)
 class Command:
-    """One command: ``functions``, whose arguments it takes beside those of ``shows``. That gets the call and returns
-    the exit status. A user's mistake is a ``ValueError``, ``OSError`` or ``ImportError`` with one sentence, which the
-    command line prints. ``stops``: whether SIGTERM and SIGHUP are taken for Ctrl-C, which Python hears between two of
-    its own steps only; what may wait long in native code leaves them as they are.
+    """One command: it accepts the arguments of ``functions`` and of ``shows``, which receives the call and returns the
+    exit status. A user error is a ``ValueError``, ``OSError`` or ``ImportError`` with one sentence, which the command
+    line prints. ``stops``: whether SIGTERM and SIGHUP are treated as Ctrl-C, which Python handles only between its own
+    steps; commands that may wait long in native code leave them unchanged.
 
-    Its help is the docstring of the module: a line about it, paragraphs, and examples behind ``example:``.
+    Its help is the module's docstring: a summary line, paragraphs, and examples after ``example:``.
     """
 
     functions: tuple[Callable[..., Any], ...]
@@ -186,7 +186,7 @@ class Command:
 
     @property
     def name(self) -> str:
-        """As it is called: the module's name; a word of Python's has a ``_`` behind it there."""
+        """The module's name, without the ``_`` appended to a Python keyword."""
         return self.shows.__module__.rpartition(".")[2].rstrip("_")
 
     @cached_property
@@ -196,12 +196,12 @@ class Command:
 
     @property
     def summary(self) -> str:
-        """One line about it."""
+        """Its summary line."""
         return self._help[0][0]
 
     @property
     def paragraphs(self) -> list[str]:
-        """What its help says further."""
+        """The remaining paragraphs of its help."""
         return self._help[0][1:]
 
     @property
@@ -210,14 +210,14 @@ class Command:
         return self._help[1]
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Have ``parser`` take what the command takes."""
+        """Add the command's arguments to ``parser``."""
         groups: dict[str, argparse._ActionsContainer] = {"": parser}
         names = [{one.name for one in declared(function)} for function in self.functions]
         by_name: dict[str, _Declared] = {}
         for one in (one for function in (*self.functions, self.shows) for one in declared(function)):
             if one.default is MISSING and any(one.name in some for some in names) and not all(
                     one.name in some for some in names):
-                one = replace(one, default=None)  # another one of the functions does without
+                one = replace(one, default=None)  # not an argument of every function
             by_name.setdefault(one.name, one)
         searches = any(one.is_of_search for one in by_name.values())
         for one in by_name.values():
@@ -229,14 +229,14 @@ class Command:
             one.add(groups[apart or group])
 
     def run(self, options: argparse.Namespace) -> int:
-        """Do what was asked for; the exit status."""
+        """Run the command; returns the exit status."""
         values = vars(options)
         own = {one.name: values[one.name] for one in declared(self.shows)}
         return self.shows(Call(self.functions, values), **own)
 
 
 def words_of(function: Callable[..., Any], values: Mapping[str, Any]) -> list[str]:
-    """The words that give ``function`` these values in a shell; a default needs none, nor does ``None``."""
+    """The shell words that pass these values to ``function``; none for a default or ``None``."""
     words: list[str] = []
     for one in declared(function):
         value = values.get(one.name)

@@ -1,6 +1,6 @@
-"""What nobody has foreseen: one sentence, and a file with the details for whoever mends it.
+"""Unexpected errors: one sentence, and a file with the details for developers.
 
-Weft's own warnings, one line each on standard error; those of libraries stay as Python writes them.
+weft's own warnings, one line each on standard error; those of libraries keep Python's format.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from weft.cli.lib.parsing import short
 from weft.text.version import VERSION
 
-#: Errors of the system around weft: whoever raises them, they say what is wrong there.
+#: Errors of the surrounding system: whatever code raises them, their message explains the problem.
 FOREIGN = (OSError, ImportError)
 
 _HOME = Path(__file__).resolve().parents[3]
@@ -25,8 +25,8 @@ _OURS = tuple(f"{_HOME / name}{os.sep}" for name in ("weft", "solver", "models",
 
 
 def is_said(error: BaseException) -> bool:
-    """Whether ``error`` is one of weft's own sentences: a ``ValueError`` that weft raises itself. One that Python or a
-    library raises (``min() arg is an empty sequence``) tells a user nothing."""
+    """Whether ``error`` has one of weft's own sentences: a ``ValueError`` raised by weft. One raised by Python or a
+    library (``min() arg is an empty sequence``) is meaningless to a user."""
     if not isinstance(error, ValueError):
         return False
     import dis
@@ -40,12 +40,12 @@ def is_said(error: BaseException) -> bool:
 
 
 def is_ours(filename: str) -> bool:
-    """Whether a source file is one of weft's."""
+    """Whether a source file belongs to weft."""
     return str(Path(filename).resolve()).startswith(_OURS)
 
 
 def report(error: BaseException, command: str) -> str:
-    """A sentence about ``error``, which ends ``command``; what led to it goes into a file that the sentence names."""
+    """A sentence about ``error``, which ends ``command``; its traceback goes into a file named in the sentence."""
     if isinstance(error, MemoryError):
         what = "needs more memory than there is"
     elif isinstance(error, RecursionError):
@@ -88,7 +88,7 @@ def _innermost(trace: TracebackType | None) -> TracebackType | None:
 
 @contextlib.contextmanager
 def in_one_line() -> Iterator[None]:
-    """Inside, what weft warns of is one line."""
+    """Context in which weft's warnings are one line each."""
     with warnings.catch_warnings():
         usual = warnings.showwarning
 

@@ -1,4 +1,4 @@
-"""What commands share in running: a search with its progress, results shown and saved, outputs refused early."""
+"""Running commands: a search with its progress, showing and saving results, early refusal of invalid outputs."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from weft.app.lib.results import SavedResult, Tabular
     from weft.solver.schedule import Schedule
 
-#: The endings of a file that holds weft's own formats.
+#: The endings of files in weft's own formats.
 JSON = (".json",)
 
 _Progress = TypeVar("_Progress")
 
 
 def search(call: Call, quiet: bool, function: Callable[..., Any] | None = None, every: float | None = None) -> Any:
-    """What a function of ``call`` gives, its progress shown at least ``every`` so many seconds (default: see
+    """The result of a function of ``call``, with its progress shown at least ``every`` this many seconds (default: see
     :class:`~weft.cli.lib.progress.ProgressLine`)."""
     from weft.cli.lib.progress import ProgressLine
 
@@ -37,8 +37,8 @@ def search(call: Call, quiet: bool, function: Callable[..., Any] | None = None, 
 
 def told(listener: Callable[[_Progress], object],
          answers: Callable[[_Progress], bool] = lambda _: True) -> Callable[[_Progress], None]:
-    """``listener`` for the progress of a search: from the first one that ``answers`` on, a stop keeps the best so far;
-    and where nobody can be told any more (a closed terminal), the search goes on in silence."""
+    """``listener`` for the progress of a search: once one of them ``answers``, a stop keeps the best so far; and if
+    output is no longer possible (a closed terminal), the search continues silently."""
     silent = False
 
     def tell(progress: _Progress) -> None:
@@ -65,7 +65,7 @@ def show(found: Tabular, as_json: bool) -> None:
 
 
 def keep_and_show(found: SavedResult | Calibration, what: str, outputs: Sequence[str] | None, as_json: bool) -> None:
-    """Write a result, ``what`` in a sentence, to each of ``outputs``; then show it, and say where it is."""
+    """Write a result, called ``what`` in messages, to each of ``outputs``; then show it, and print the locations."""
     for output in outputs or ():
         kept(found.save, output, what)
     show(found, as_json)
@@ -73,21 +73,21 @@ def keep_and_show(found: SavedResult | Calibration, what: str, outputs: Sequence
 
 
 def written(*paths: str | None, silent: bool = False) -> None:
-    """Say what was written, unless ``silent``."""
+    """Print the written file, unless ``silent``."""
     for path in paths:
         if path and not silent:
             print(f"written to {path}")
 
 
 def save(schedule: Schedule, path: str) -> None:
-    """Save a schedule as :func:`kept` does."""
+    """Save a schedule by :func:`kept`."""
     from weft.solver.io.schedule_files import save_schedule
 
     kept(lambda name: save_schedule(schedule, name), path, "the schedule")
 
 
 def kept(write: Callable[[str], object], path: str, what: str) -> None:
-    """``write`` a result that may have taken hours to ``path``: if that fails, somewhere else, and say so."""
+    """``write`` a result that may have taken hours to ``path``; if that fails, write it elsewhere with a notice."""
     try:
         write(path)
     except OSError as error:
@@ -101,8 +101,8 @@ def kept(write: Callable[[str], object], path: str, what: str) -> None:
 
 def require_output(paths: str | Sequence[str] | None, what: str, endings: Sequence[str],
                    inputs: Sequence[str | None] = ()) -> None:
-    """Refuse, before a long search rather than after it, a file whose ending means nothing for ``what``, that is one of
-    the ``inputs`` or that cannot be written. Devices and pipes may have any name."""
+    """Refuse, before a long search rather than after it, a file that has an invalid ending for ``what``, is one of the
+    ``inputs`` or cannot be written. Devices and pipes may have any name."""
     for path in [paths] if isinstance(paths, str) else paths or ():
         require_writable(path)
         if not is_replaced(path):
@@ -143,7 +143,7 @@ def require_writable(path: str) -> None:
 
 
 def require_folder(path: str) -> None:
-    """Make the folder ``path``, unless it is there, and refuse one that cannot be written to."""
+    """Make the folder ``path``, unless it exists, and refuse one that is not writable."""
     _require_name(path)
     if Path(path).exists() and not Path(path).is_dir():
         raise OSError(20, "is a file, name a folder", path)
@@ -169,7 +169,7 @@ def _same(one: str, other: str) -> bool:
 
 
 def require_torch(command: str) -> None:
-    """Say what is missing before torch is needed somewhere deep."""
+    """Report a missing torch before it is needed deep in the code."""
     try:
         import torch  # noqa: F401
     except ImportError:

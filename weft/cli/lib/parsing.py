@@ -1,4 +1,4 @@
-"""The parser of one command: its help, one line for bad usage, and the option that a misspelled one may mean."""
+"""The parser of one command: its help, one line for bad usage, and a suggestion for a misspelled option."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ exit status:
 #: An error is one sentence; names in it may be as long as a file makes them.
 _LONGEST = 2000
 
-#: Columns of a help text, where the terminal has so many.
+#: Columns of a help text, if the terminal is wide enough.
 _WIDEST = 100
 
 
 def short(message: str) -> str:
-    """``message`` as long as people read it."""
+    """``message`` cut to a readable length."""
     return message if len(message) <= _LONGEST else f"{message[:_LONGEST // 2]} ... {message[-_LONGEST // 2:]}"
 
 
 class Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong, and proposes the option that may have been meant. Options are written out: the
-    beginning of one may be another tool's name for something else (``export --to``)."""
+    """Reports errors in one line, and suggests a similar option. Options cannot be abbreviated: a prefix may be another
+    tool's name for something else (``export --to``)."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(BAD, f"{self.prog}: {short(message)} (see {self.prog} --help)\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         known = [option for action in self._actions for option in action.option_strings]
-        for text in args or ():  # before argparse, which would first complain of an argument that is missing then
+        for text in args or ():  # before argparse, which would first report a missing argument
             if text == "--":
                 break
             name = text.partition("=")[0]
@@ -51,7 +51,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def describe(parser: argparse.ArgumentParser, found: Command) -> None:
-    """Give ``parser`` what ``found`` accepts, and its help."""
+    """Add the arguments of ``found`` to ``parser``, and its help."""
     width = min(_WIDEST, max(40, shutil.get_terminal_size((_WIDEST, 24)).columns))
     text = (f"weft {found.name} - {found.summary}", *found.paragraphs)
     parser.description = "\n\n".join(textwrap.fill(paragraph, width) for paragraph in text)

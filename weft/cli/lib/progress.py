@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 _P = TypeVar("_P")
 
-#: Elsewhere than on a terminal, a line at most this often (seconds), and one for every better schedule.
+#: Without a terminal, the minimum seconds between lines; every better schedule also gets one.
 _INTERVAL = 5.0
 #: On a terminal (seconds).
 _LIVE = 1.0
-#: Seconds after the command's start when it says that it is at work, if it has said nothing else.
+#: Seconds from the command's start to the first sign of life, if there was no other output.
 _FIRST_WORD = 0.9
 
 class Waiting:
-    """Says on standard error that the command is at work, as long as there is nothing better to say; a context manager.
+    """Reports on standard error that the command is at work, until there is other output; a context manager.
 
-    The words come from a thread of their own, so also while modules are imported and inputs read.
+    A separate thread writes, so it works also while modules are imported and inputs read.
     """
 
     def __init__(self, stream: TextIO | None = None, *, quiet: bool = False, every: float = _INTERVAL) -> None:
@@ -57,7 +57,7 @@ class Waiting:
         self._listening.close()
 
     def end(self) -> None:
-        """From now on there is something to show, and nothing more is said."""
+        """Stop: there is other output now."""
         with self._saying:
             self._over.set()
 
@@ -70,7 +70,7 @@ class Waiting:
             pause = self.every
 
     def say(self, seconds: float) -> None:
-        """One line: at work since so many ``seconds``."""
+        """One line: at work for ``seconds``."""
         self.stream.write(f"{seconds:6.1f} s  at work, nothing found yet\n")
         self.stream.flush()
 
@@ -84,8 +84,8 @@ class Waiting:
 class ProgressLine:
     """A listener for ``on_progress``; a context manager, so that the live line ends before other output.
 
-    Writes to standard error, so that results on standard output can be piped: what it hears and, where it hears nothing
-    new for ``every`` seconds (by default 1 on a terminal, 5 elsewhere), the same again with the time.
+    Writes to standard error, so that results on standard output can be piped: each progress and, after ``every``
+    seconds without a new one (by default 1 on a terminal, 5 elsewhere), the last one again with the time.
     """
 
     def __init__(self, stream: TextIO | None = None, *, quiet: bool = False, every: float | None = None) -> None:
@@ -112,14 +112,14 @@ class ProgressLine:
         self._over.set()
         self._waiting.__exit__(kind, error, trace)
         with self._writing:
-            self._heard = None  # nothing is written from now on
+            self._heard = None  # no further output
         if self.live and self._last:
             with contextlib.suppress(OSError):  # the terminal may be gone
                 self.stream.write("\n")
                 self.stream.flush()
 
     def __call__(self, progress: Progress) -> None:
-        """Show where the search stands."""
+        """Show the search's progress."""
         self._waiting.end()
         if self.quiet:
             return
@@ -133,7 +133,7 @@ class ProgressLine:
             self._write(progress, now)
 
     def _repeat(self) -> None:
-        """Show what was heard last, again and again, as long as there is nothing new."""
+        """Show the last progress repeatedly until there is a new one."""
         while not self._over.wait(max(0.0, self._due)):
             with self._writing, contextlib.suppress(OSError):  # the terminal may be gone
                 now = time.monotonic()
@@ -144,7 +144,7 @@ class ProgressLine:
 
     @property
     def _due(self) -> float:
-        """Seconds until something is to be shown."""
+        """Seconds until the next output is due."""
         return min(self._every, max(0.05, self._shown + self._every - time.monotonic()))
 
     def _write(self, progress: Progress, now: float) -> None:
@@ -175,7 +175,8 @@ def describe(progress: Progress) -> str:
 
 @contextlib.contextmanager
 def lines(said: Callable[[_P], Iterable[str]], *, quiet: bool) -> Iterator[Callable[[_P], None]]:
-    """A listener that shows on standard error what is ``said`` of a progress, and before that that there is none."""
+    """A listener that shows the text ``said`` for a progress on standard error, and before the first one that there is
+    none."""
     with Waiting(quiet=quiet) as waiting:
         def listen(progress: _P) -> None:
             waiting.end()
@@ -186,7 +187,7 @@ def lines(said: Callable[[_P], Iterable[str]], *, quiet: bool) -> Iterator[Calla
 
 
 def sweep_lines(progress: SweepProgress) -> Iterator[str]:
-    """What a point of a sweep gave."""
+    """The result of a point of a sweep."""
     from weft.app.sweep.result import LeftOut
 
     sweep, result = progress.sweep, progress.result
@@ -203,13 +204,13 @@ def sweep_lines(progress: SweepProgress) -> Iterator[str]:
 
 
 def family_line(progress: FamilyProgress) -> Iterator[str]:
-    """How many plans of a family have been solved."""
+    """The number of solved plans of a family."""
     known = f", {progress.cached} from the cache" if progress.cached else ""
     yield f"solved {progress.done}/{progress.points}{known}"
 
 
 def point_lines() -> Callable[[Serving], Iterator[str]]:
-    """The points of a trade-off that are new."""
+    """The new points of a trade-off."""
     seen: set[tuple[float, float]] = set()
 
     def said(serving: Serving) -> Iterator[str]:
@@ -222,7 +223,7 @@ def point_lines() -> Callable[[Serving], Iterator[str]]:
 
 
 def step_lines() -> Callable[[Standing], Iterator[str]]:
-    """Each better placement and what the search does, once a second at most."""
+    """Each better placement and the search's activity, at most once a second."""
     shown, least = 0.0, float("inf")
 
     def said(step: Standing) -> Iterator[str]:
@@ -237,7 +238,7 @@ def step_lines() -> Callable[[Standing], Iterator[str]]:
 
 
 class OperatorLine:
-    """Shows on standard error which operator is being timed, if that is a terminal."""
+    """Shows the operator being timed on standard error, if that is a terminal."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._shown = not quiet and sys.stderr.isatty()
@@ -250,6 +251,6 @@ class OperatorLine:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
     def __call__(self, done: int, total: int, kind: str) -> None:
-        """``done`` of ``total`` operators have been timed, one of ``kind`` is next."""
+        """``done`` of ``total`` operators have been timed, the next is of ``kind``."""
         if self._shown:
             print(f"\r\x1b[K{done}/{total} {kind}", end="", file=sys.stderr, flush=True)

@@ -1,7 +1,7 @@
-"""Ctrl-C, SIGTERM and SIGHUP, all the same: the search ends and what it found is kept; a second one ends the process.
+"""Ctrl-C, SIGTERM and SIGHUP alike: the search ends and its result is kept; a second signal ends the process.
 
-Batch systems send SIGTERM when a job's time is up, terminals SIGHUP when they close. What a stop may break off is said
-by :mod:`weft.solver.control.stopping`.
+Batch systems send SIGTERM when a job's time is up, terminals SIGHUP when they close.
+:mod:`weft.solver.control.stopping` defines what a stop may interrupt.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from typing import Any, NoReturn
 from weft.cli.lib.command import INTERRUPTED
 from weft.solver.control.stopping import SIGNALS, STOP
 
-#: Signals so soon after the first are the same stop: a terminal sends Ctrl-C to all, and a starter may pass it on.
+#: Signals within this time after the first count as the same stop: a terminal sends Ctrl-C to all processes, and a
+#: parent may forward it.
 _SAME = 0.3
-#: Seconds until a stop that came where nothing must be raised is tried again.
+#: Seconds until a stop that arrived where it must not be raised is retried.
 _AGAIN = 0.02
 
 
 class _Listener:
-    """Raises ``KeyboardInterrupt`` once at most, where :data:`~weft.solver.control.stopping.STOP` allows it."""
+    """Raises ``KeyboardInterrupt`` at most once, where :data:`~weft.solver.control.stopping.STOP` allows it."""
 
     def __init__(self, ends: bool) -> None:
         self.ends = ends
@@ -54,7 +55,7 @@ class _Listener:
         raise KeyboardInterrupt
 
     def _try_again(self) -> None:
-        """A module that is broken off while it is imported cannot always be imported again."""
+        """Retry later: a module interrupted during its import cannot always be imported again."""
         main = threading.main_thread().ident
         assert main is not None
 
@@ -63,10 +64,10 @@ class _Listener:
             self._trying = True
             signal.pthread_kill(main, self._number)
 
-        _thread.start_new_thread(later, ())  # takes none of the locks that the main thread may hold just now
+        _thread.start_new_thread(later, ())  # acquires no locks that the main thread may hold now
 
     def lost(self, unraisable: Any, otherwise: Callable[[Any], object]) -> None:
-        """``sys.unraisablehook``: where Python would drop the interrupt (in a finaliser), it is raised again later."""
+        """``sys.unraisablehook``: an interrupt that Python would drop (in a finaliser) is raised again later."""
         if isinstance(unraisable.exc_value, KeyboardInterrupt) and STOP.requested:
             STOP.heard = False
             self._try_again()
@@ -76,9 +77,9 @@ class _Listener:
 
 @contextlib.contextmanager
 def listening(*, ends: bool = False) -> Iterator[Callable[[], None]]:
-    """Inside, the three signals are stops, until the function that it gives is called: then they do what they did
-    before. Only in the main thread; signals that are ignored stay so (``nohup``). ``ends``: the process ends with what
-    is inside, so that nobody needs the handlers that were there before."""
+    """Context in which the three signals are stops, until the returned function is called, which restores the previous
+    handlers. Only in the main thread; ignored signals stay ignored (``nohup``). ``ends``: the process ends with the
+    context, so the previous handlers are not restored."""
     STOP.clear()
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
@@ -105,8 +106,8 @@ def listening(*, ends: bool = False) -> Iterator[Callable[[], None]]:
 
 
 def end_with(status: int) -> None:
-    """From now on a signal ends the process at once with ``status``: all is written, Python is only cleaning up, and
-    looks through nothing for garbage (a tenth of a tiny command's time)."""
+    """From now on a signal ends the process immediately with ``status``: all output is written, Python only cleans up,
+    and garbage collection is skipped (a tenth of a tiny command's time)."""
     gc.freeze()
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:

@@ -65,7 +65,7 @@ def summary(schedule: Schedule) -> str:
 
 
 def _reserved(schedule: Schedule) -> str:
-    """What of the GPUs' memory is planned with, and what is kept free beside it; nothing where that is not known."""
+    """The planned part of the GPUs' memory, and the reserve; nothing if unknown."""
     from weft.text.units import each_text, memory_text
 
     reserve, most = schedule.solver.get("reserve"), schedule.solver.get("gpu_memory")
@@ -78,7 +78,7 @@ def _reserved(schedule: Schedule) -> str:
 
 
 def _objective_line(schedule: Schedule, shown: Callable[[float], str]) -> list[str]:
-    """What was searched for, where that is not the makespan."""
+    """The objective, if it is not the makespan."""
     from weft.text.counts import unit_text
 
     if schedule.objective == "makespan":
