@@ -2,7 +2,7 @@
 before OR-Tools would be loaded.
 
 ``cp_model`` is ``ortools.sat.python.cp_model``, ``nx`` is ``networkx``. OR-Tools comes without pandas, which takes
-longer to import than the rest of it and serves tables of variables alone: it is there for whoever makes one.
+longer to import than the rest of it and only serves tables of variables: it is imported when one is made.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ __all__ = ["cp_model", "nx"]
 
 
 class _Late:
-    """The module ``name``, once it is used; what was used is kept, so that using it again costs nothing. What it
-    imports as ``later`` waits until it is used in turn: ``named`` are the classes that stand in its annotations."""
+    """The module ``name``, imported on first use; attributes are cached. Its own import of ``later`` is deferred until
+    that is used in turn; ``named`` are the classes of ``later`` that its annotations mention."""
 
     def __init__(self, name: str, later: str = "", *named: str) -> None:
         self._name, self._later, self._named = name, later, named
@@ -34,8 +34,12 @@ class _Late:
         vars(stand_in).update({name: type(name, (), {}) for name in self._named})
         try:
             module = import_module(self._name)
-        finally:
+        except Exception:  # another version may use more of it during its own import
             del sys.modules[self._later]
+            return import_module(self._name)
+        finally:
+            if sys.modules.get(self._later) is stand_in:
+                del sys.modules[self._later]
         for key in [key for key, value in vars(module).items() if value is stand_in]:
             setattr(module, key, _Late(self._later))
         return module
