@@ -20,11 +20,11 @@ class _Hook:
     """Calls ``hook``. A copy, in a module that is copied or saved, does nothing: that module has no optimizer."""
 
     def __init__(self, hook: Callable[..., None] | None = None) -> None:
-        self.hook = hook
+        self.told = hook  # not ``hook``: torch wraps it in what has one, and copies this one's attributes over its own
 
     def __call__(self, *given: Any) -> None:
-        if self.hook is not None:
-            self.hook(*given)
+        if self.told is not None:
+            self.told(*given)
 
     def __reduce__(self) -> tuple[type[_Hook], tuple[()]]:
         return _Hook, ()
@@ -33,7 +33,7 @@ class _Hook:
 def require_unread(root: nn.Module) -> None:
     """Raise ``ValueError`` if modules of ``root`` already wait for the parameters of an optimizer."""
     for module in root.modules():
-        if any(isinstance(hook, _Hook) and hook.hook is not None for hook in module._forward_pre_hooks.values()):
+        if any(isinstance(hook, _Hook) and hook.told is not None for hook in module._forward_pre_hooks.values()):
             raise ValueError("the module is trained by a ShardedOptimizer already: close() that one first")
 
 
@@ -45,10 +45,10 @@ class Readers:
         self._all = tuple(root.parameters())
         self._called: set[nn.Module] = set()
         self._reads: dict[nn.Module, tuple[nn.Parameter, ...]] | None = None  # by module; None: not known yet
-        self.hooks: list[Any] = [module.register_forward_pre_hook(_Hook(self._before)) for module in root.modules()]
+        self._hooks: list[Any] = [module.register_forward_pre_hook(_Hook(self._before)) for module in root.modules()]
         for module in root.modules():
             saved = _Hook(self._saved)
-            self.hooks += [module.register_state_dict_pre_hook(saved),  # type: ignore[no-untyped-call]
+            self._hooks += [module.register_state_dict_pre_hook(saved),  # type: ignore[no-untyped-call]
                             module.register_load_state_dict_pre_hook(saved)]  # type: ignore[no-untyped-call]
 
     def learn(self) -> None:
@@ -58,7 +58,7 @@ class Readers:
 
     def remove(self) -> None:
         """Take the hooks away."""
-        for hook in self.hooks:
+        for hook in self._hooks:
             hook.remove()
 
     def _before(self, module: nn.Module, _: Any) -> None:

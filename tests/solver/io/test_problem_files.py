@@ -162,13 +162,6 @@ def test_bad_file(tmp_path: Path, content: bytes, message: str) -> None:
         assert message in str(caught.value)
 
 
-def test_missing_file_and_directory(tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match=r"none\.json: cannot be read: No such file"):
-        load_problem(tmp_path / "none.json")
-    with pytest.raises(FormatError, match="is a directory, an input must be a file"):
-        load_problem(tmp_path)
-
-
 @pytest.mark.timeout(30)
 def test_more_micro_batches_than_anybody_lost_are_refused() -> None:
     """A few are the judge's business; tables of a billion would take the machine's memory first."""
@@ -177,16 +170,15 @@ def test_more_micro_batches_than_anybody_lost_are_refused() -> None:
     assert schedule_from_json({**SCHEDULE, "micro_batches": 3}).micro_batches == 3
 
 
-def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("load", [load_problem, load_schedule])
+def test_what_is_no_regular_file_is_refused_at_once(load: Callable[[str], object], tmp_path: Path) -> None:
     """A FIFO that nobody writes to would be waited for, a device never ends."""
-    os.mkfifo(tmp_path / "fifo.json")
-    for path, kind in ((tmp_path / "fifo.json", "a pipe"), (Path("/dev/zero"), "a device")):
-        for load in (load_problem, load_schedule):
-            with pytest.raises(FormatError, match=f": is {kind}, an input must be a file$"):
-                load(path)
-    for odd in ("a\0b.json", "\ud800.json"):
-        with pytest.raises(FormatError, match="cannot be read: "):
-            load_problem(odd)
+    os.mkfifo(tmp_path / "fifo")
+    for path, words in ((f"{tmp_path}/fifo", "is a pipe, an input must be a file$"), ("/dev/zero", "is a device, "),
+                        (str(tmp_path), "is a directory, "), (f"{tmp_path}/no", "cannot be read: No such file"),
+                        ("a\0b.json", "cannot be read: "), ("\ud800.json", "cannot be read: ")):
+        with pytest.raises(FormatError, match=f": {words}"):
+            load(path)
 
 
 def test_a_file_of_many_gigabytes_is_refused_unread(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,6 @@ from torch.utils._pytree import tree_flatten
 
 from tests.support.captured_models import made
 from weft.app.pipeline.run.feeding import Feeding, target_spec, unequal_labels
-from weft.app.pipeline.run.pipe import PipelineEngine
 from weft.app.train.setup import Setup
 from weft.app.train.train import _batches
 from weft.runtime.by_modules.cut import ModuleCut
@@ -76,16 +76,9 @@ def test_labels_are_read_where_the_loss_is() -> None:
         last.micro_batches(case.args, {}, None, False)
 
 
-class Pipe:
-    def __init__(self, *names: str) -> None:
-        self.names = names
-
-    @property
-    def takes_data(self) -> bool:
-        return bool(self.names)
-
-    def needs(self, name: str) -> bool:
-        return name in self.names
+def rank(*names: str) -> Any:
+    """What training asks a rank's pipeline of its data: whether it reads any, and what of it."""
+    return SimpleNamespace(takes_data=bool(names), needs=names.__contains__)
 
 
 def test_weft_train_asks_a_rank_for_what_it_reads_only() -> None:
@@ -96,26 +89,19 @@ def test_weft_train_asks_a_rank_for_what_it_reads_only() -> None:
         return [(torch.ones(2) if needs("x") else None, None)]
 
     setup = Setup(made("gpt", 2).model, data=data)
-    assert next(_batches(setup, cast(PipelineEngine, Pipe()))) == ((), {}, None) and not asked
-    args, kwargs, target = list(itertools.islice(_batches(setup, cast(PipelineEngine, Pipe("x"))), 2))[1]
+    assert next(_batches(setup, rank())) == ((), {}, None) and not asked
+    args, kwargs, target = list(itertools.islice(_batches(setup, rank("x")), 2))[1]
     assert torch.equal(args[0], torch.ones(2)) and (kwargs, target) == ({}, None) and asked == [True, True]
-    assert next(_batches(setup, cast(PipelineEngine, Pipe("target")))) == ((None,), {}, None)
+    assert next(_batches(setup, rank("target"))) == ((None,), {}, None)
 
 
 def test_weft_train_says_that_an_iterator_of_data_is_at_its_end() -> None:
-    class Pipe:
-        takes_data = True
-
-        def needs(self, name: str) -> bool:
-            return True
-
     batch = torch.ones(2), torch.ones(2)
-    pipe = cast(PipelineEngine, Pipe())
-    given = _batches(Setup(torch.nn.Linear(1, 1), data=iter([batch] * 2)), pipe)
+    given = _batches(Setup(torch.nn.Linear(1, 1), data=iter([batch] * 2)), rank("target"))
     assert len(list(itertools.islice(given, 2))) == 2
     with pytest.raises(CaptureError, match="data of setup gives no batch after 2: give what can be gone through again"):
         next(given)
-    assert len(list(itertools.islice(_batches(Setup(torch.nn.Linear(1, 1), data=[batch] * 2), pipe), 5))) == 5
+    assert len(list(itertools.islice(_batches(Setup(torch.nn.Linear(1, 1), data=[batch] * 2), rank("target")), 5))) == 5
 
 
 def test_labels_in_unequal_numbers_are_heard_of() -> None:
