@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 
 from tests.oracles.streams import drawn_stream
+from tests.oracles.whole import least_makespan
+from tests.support.class_runs import pipeline_of_lengths
 from weft.solver.bounds.heads import Times
 from weft.solver.bounds.makespan import makespan_bound
 from weft.solver.bounds.memory import _lost, area_in, bound_in, chains_of_one
 from weft.solver.ticks import TickProblem
+from weft.solver.wide.run import Rounds
 
 
 def times(*rows: Sequence[int]) -> Times:
@@ -73,3 +76,16 @@ def test_a_stream_needs_room_for_all_that_it_loads(grid: int, slots: int, least:
     area = area_in(instance, pool.take, pool.change, chains_of_one(instance))
     assert area == sum(instance.durations)
     assert -(-area // slots) <= makespan_bound(instance, 1) <= least
+
+
+@pytest.mark.parametrize("lengths", [[1, 2], [2, 1, 2], [3, 1, 1]])
+def test_micro_batches_of_one_round_each_keep_their_own_memory(lengths: list[int]) -> None:
+    """In the room of the longest, a micro-batch holds it from its forward to its backward on the first device: there
+    only shorter ones fit beside each other. Matched with the last giver of all, the last takers would have none."""
+    wide, run = pipeline_of_lengths(2, lengths, memory=max(lengths))
+    problem = Rounds(wide, run).problem
+    instance = TickProblem.of(problem)
+    unit = instance.durations[0] // lengths[0]
+    area = area_in(instance, instance.take[0], instance.change[0], chains_of_one(instance))
+    assert area is not None and area >= unit * sum(6 * x * x for x in lengths) * instance.take[0][0] // lengths[0]
+    assert makespan_bound(instance, 1) / unit <= least_makespan(problem, 1)
