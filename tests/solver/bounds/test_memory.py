@@ -88,4 +88,5 @@ def test_micro_batches_of_one_round_each_keep_their_own_memory(lengths: list[int
     unit = instance.durations[0] // lengths[0]
     area = area_in(instance, instance.take[0], instance.change[0], chains_of_one(instance))
     assert area is not None and area >= unit * sum(6 * x * x for x in lengths) * instance.take[0][0] // lengths[0]
-    assert makespan_bound(instance, 1) / unit <= least_makespan(problem, 1)
+    least = least_makespan(problem, 1)
+    assert least is not None and makespan_bound(instance, 1) / unit <= least
