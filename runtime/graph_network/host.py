@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from weft.runtime.graph_network.held import GridLike
 from weft.runtime.graph_network.kernels import Widths
 from weft.runtime.graph_network.layers import GraphNetwork, Layer
-
-if TYPE_CHECKING:
-    from weft.models.graph_network.graph import ChunkGrid
 
 
 class ChunkedEdges:
     """The edges of a grid's chunks as tensors. ``pinned``: in memory that a GPU can read while it computes."""
 
-    def __init__(self, grid: ChunkGrid, pinned: bool) -> None:
+    def __init__(self, grid: GridLike, pinned: bool) -> None:
         self.grid, self._pinned = grid, pinned
         self.source, self.target = self._own(torch.from_numpy(grid.source)), self._own(torch.from_numpy(grid.target))
         degree = torch.zeros(int(grid.begins[-1]), dtype=torch.int64)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -18,16 +17,13 @@ from torch import Tensor
 from weft.runtime.execute.executor import Parcel, Task, Worker
 from weft.runtime.graph_network import kernels
 from weft.runtime.graph_network.account import Account
-from weft.runtime.graph_network.held import Held
+from weft.runtime.graph_network.held import Held, PassLike, StepLike
 from weft.runtime.graph_network.host import ChunkedEdges, Host
 from weft.runtime.graph_network.kernels import Edges, LayerInput
 from weft.runtime.graph_network.layers import GraphNetwork
 from weft.runtime.interface.training import Boundary
 from weft.runtime.plan.program import BlockWork, Work
 from weft.runtime.ranks.stopwatch import sleep_until
-
-if TYPE_CHECKING:
-    from weft.models.graph_network.steps import Pass, StreamStep
 
 #: What a rank tells another that waits for one of its blocks: that it is done.
 _DONE = "done"
@@ -52,9 +48,9 @@ class ChunkWorker(Held, Worker):
     Raises :class:`~weft.runtime.graph_network.account.OverBudget` if the parameters alone do not fit.
     """
 
-    def __init__(self, network: GraphNetwork, parameters: Sequence[Mapping[str, Tensor]], steps: Pass,
+    def __init__(self, network: GraphNetwork, parameters: Sequence[Mapping[str, Tensor]], steps: PassLike,
                  features: Tensor, labels: Tensor | None, device: torch.device, *, budget: int | None = None,
-                 seconds: Callable[[StreamStep], float] = lambda step: 0.0) -> None:
+                 seconds: Callable[[StepLike], float] = lambda step: 0.0) -> None:
         dtype, pinned = next(iter(parameters[0].values())).dtype, device.type == "cuda"
         super().__init__(next(iter(steps.grids.values())).begins, Account(budget), device, dtype)
         self.network, self.parameters, self.steps, self._seconds = network, parameters, steps, seconds
@@ -106,11 +102,11 @@ class ChunkWorker(Held, Worker):
 
     # -- what steps share ----------------------------------------------------------------------------------------------
 
-    def _from_host(self, step: StreamStep) -> None:
+    def _from_host(self, step: StepLike) -> None:
         kinds = _BROUGHT[step.kind.rstrip("0123456789")]
         self._bring(step, max(step.i, step.j), *self.host.of(step.layer, *kinds))
 
-    def _to_host(self, step: StreamStep) -> None:
+    def _to_host(self, step: StepLike) -> None:
         maker, *kinds = _STORED[step.kind]
         place = (step.i, -1) if maker.startswith("prepare") else (-1, step.i)
         self._store(self._taken(maker, step.layer, *place), self.host.of(step.layer, *kinds), step.i)
@@ -124,7 +120,7 @@ class ChunkWorker(Held, Worker):
                 assert value.grad is not None
                 value.grad.add_(gradient)
 
-    def _edges(self, step: StreamStep, by_source: bool) -> Edges:
+    def _edges(self, step: StepLike, by_source: bool) -> Edges:
         chunked = self.host.edges[self.network.layers[step.layer].loops]
         span = chunked.grid.span(step.i, step.j)
         if self.steps.fused(step.layer):
@@ -136,13 +132,13 @@ class ChunkWorker(Held, Worker):
 
     # -- forward -------------------------------------------------------------------------------------------------------
 
-    def _prepare(self, step: StreamStep) -> None:
+    def _prepare(self, step: StepLike) -> None:
         x, degree = self._given("in", step.layer, step.i, -1)
         with self.account.counting():
             self._put(step, *kernels.prepare(self.network.layers[step.layer], self.parameters[step.layer], x, degree,
                                              self._entry(step.layer, step.i)))
 
-    def _open(self, step: StreamStep) -> None:
+    def _open(self, step: StepLike) -> None:
         layer, rows = self.network.layers[step.layer], self._rows(step.j)
         columns = self.found[step.layer].state(layer.gather, bool(self.host.of(step.layer, "state")))
         self._bring(step, step.j, *self.host.of(step.layer, "target"),
@@ -150,10 +146,10 @@ class ChunkWorker(Held, Worker):
         found = self._there["open", step.layer, -1, step.j]
         kernels.opened(layer, [tensor for tensor in found[-len(columns):] if tensor is not None])
 
-    def _drop(self, step: StreamStep) -> None:
+    def _drop(self, step: StepLike) -> None:
         self._taken("stay", step.layer, step.i, -1)
 
-    def _load(self, step: StreamStep) -> None:
+    def _load(self, step: StepLike) -> None:
         edges = self._edges(step, by_source=False)
         source: Tensor | None = None
         if (step.layer, step.i) not in self._stays:
@@ -169,7 +165,7 @@ class ChunkWorker(Held, Worker):
                 source = self._brought(array)
         self._put(step, source, *edges)
 
-    def _gather(self, step: StreamStep) -> None:
+    def _gather(self, step: StepLike) -> None:
         layer = self.network.layers[step.layer]
         source, *edges = self._taken("load", step.layer, step.i, step.j)
         if source is None:
@@ -182,7 +178,7 @@ class ChunkWorker(Held, Worker):
         found = self._given("open", layer, -1, j, keep)
         return (found[0], found[1:]) if self.found[layer].target else (None, found)
 
-    def _vertex(self, step: StreamStep) -> None:
+    def _vertex(self, step: StepLike) -> None:
         number = step.layer
         layer, last = self.network.layers[number], number + 1 == len(self.network.layers)
         x, degree = self._given("enter", number, -1, step.j)
@@ -194,20 +190,20 @@ class ChunkWorker(Held, Worker):
 
     # -- backward ------------------------------------------------------------------------------------------------------
 
-    def _loss(self, step: StreamStep) -> None:
+    def _loss(self, step: StepLike) -> None:
         y, labels = self._given("see", step.layer, -1, step.j)
         with self.account.counting():
             loss, gy = kernels.loss_back(y, labels, self._weight)
             self._put(step, gy)
         self.loss += loss.to("cpu", torch.float64)
 
-    def _back_in(self, step: StreamStep) -> None:
+    def _back_in(self, step: StepLike) -> None:
         number = step.layer
         last = number + 1 == len(self.network.layers)
         gy = self.host.of(number, "g_outputs") if last else self.host.of(number + 1, "g_inputs")
         self._bring(step, step.j, *gy, *self.host.of(number, "inputs", "degree", "state"))
 
-    def _vertex_back(self, step: StreamStep) -> None:
+    def _vertex_back(self, step: StepLike) -> None:
         number = step.layer
         gy, x, degree, *state = self._given("back_in", number, -1, step.j)
         with self.account.counting():
@@ -217,7 +213,7 @@ class ChunkWorker(Held, Worker):
             self._add_gradients(number, own)
             self._put(step, *back, *([gx] if number else ()))
 
-    def _row_open(self, step: StreamStep) -> None:
+    def _row_open(self, step: StepLike) -> None:
         rows = self._rows(step.i)
         self._bring(step, step.i, *self.host.of(step.layer, "source"),
                     new=[(rows.stop - rows.start, self.found[step.layer].source)])
@@ -225,12 +221,12 @@ class ChunkWorker(Held, Worker):
         assert into is not None
         into.zero_()
 
-    def _load_back(self, step: StreamStep) -> None:
+    def _load_back(self, step: StepLike) -> None:
         edges, rows = self._edges(step, by_source=True), self._rows(step.j)
         values = self.host.of(step.layer, "target", "back")
         self._put(step, *(self._brought(array[rows]) for array in values), *edges)
 
-    def _gather_back(self, step: StreamStep) -> None:
+    def _gather_back(self, step: StepLike) -> None:
         number, layer = step.layer, self.network.layers[step.layer]
         *values, source, target, begins = self._taken("load_back", number, step.i, step.j)
         brought = [value for value in values if value is not None]
@@ -244,15 +240,15 @@ class ChunkWorker(Held, Worker):
             if given is not None:
                 self._put(step, given)
 
-    def _add(self, step: StreamStep) -> None:
+    def _add(self, step: StepLike) -> None:
         found, = self._given("gather_back", step.layer, step.i, step.j)
         self.host.of(step.layer, "g_target")[0][self._rows(step.j)].add_(found.cpu())
 
-    def _row_keep(self, step: StreamStep) -> None:
+    def _row_keep(self, step: StepLike) -> None:
         _, into = self._given("row_open", step.layer, step.i, -1)
         self._store([into], self.host.of(step.layer, "g_source"), step.i)
 
-    def _prepare_back(self, step: StreamStep) -> None:
+    def _prepare_back(self, step: StepLike) -> None:
         number = step.layer
         x, degree, *given = self._given("prepare_in", number, step.i, -1)
         gx = given.pop() if number else None
@@ -264,10 +260,10 @@ class ChunkWorker(Held, Worker):
 
     # -- between ranks -------------------------------------------------------------------------------------------------
 
-    def _exchange(self, step: StreamStep) -> None:
+    def _exchange(self, step: StepLike) -> None:
         self._share(self.host.of(step.layer, "source", "target"))
 
-    def _exchange_back(self, step: StreamStep) -> None:
+    def _exchange_back(self, step: StepLike) -> None:
         self._share(self.host.of(step.layer, "back"))
 
     def share_outputs(self) -> None:
@@ -280,6 +276,6 @@ class ChunkWorker(Held, Worker):
             for chunk, rank in enumerate(self.steps.owner):
                 dist.broadcast(array[self._rows(chunk)], rank, self.group)
 
-    def _sum(self, step: StreamStep) -> None:
+    def _sum(self, step: StepLike) -> None:
         for array in self.host.of(step.layer, "g_target"):
             dist.all_reduce(array, group=self.group)

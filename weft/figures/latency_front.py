@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import altair as alt
 
 from weft.figures.frame import ChartData, along, framed, tips, to_file, with_room
+from weft.figures.trade_offs import LatencyPoints
 from weft.text.units import shown_memory, time_text
-
-if TYPE_CHECKING:
-    from weft.app.latency.serving import Serving
 
 WIDTH, HEIGHT = 640, 380
 _FRONT, _BOUND = "#0072B2", "#9b1535"
 
 
-def draw_latencies(serving: Serving, path: str | os.PathLike[str], *, title: str | None = None) -> None:
+def draw_latencies(serving: LatencyPoints, path: str | os.PathLike[str], *, title: str | None = None) -> None:
     """Draw ``serving`` to ``path``: ``.html`` (offline, details on hover), ``.svg`` or ``.png``.
 
     Raises ``ValueError`` for another ending, and ``OSError`` if the file cannot be written.
@@ -25,7 +23,7 @@ def draw_latencies(serving: Serving, path: str | os.PathLike[str], *, title: str
     to_file(path, title or serving.name, lambda hover: latency_chart(serving, title=title, hover=hover))
 
 
-def latency_chart(serving: Serving, *, title: str | None = None, hover: bool = True) -> alt.LayerChart:
+def latency_chart(serving: LatencyPoints, *, title: str | None = None, hover: bool = True) -> alt.LayerChart:
     """The Altair chart of ``serving``; ``hover`` adds tooltips."""
     unit, time_name = serving.time_unit, time_text(1.0, serving.time_unit)[1]
     factor = 1e3 if unit == "s" else 1.0  # as in time_text

@@ -9,20 +9,18 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import altair as alt
 
 from weft.figures.data import Record
 from weft.figures.frame import ChartData, along, framed, tips, to_file, with_room
 from weft.figures.style import INK, MUTED, text_width
+from weft.figures.trade_offs import Rival, SolvedPoint, TradeOff
 from weft.solver.baselines import BASELINES
 from weft.solver.problem import Number
 from weft.text.tables import non_dominated
 from weft.text.units import figure, memory_text, shown_memory, shown_time
-
-if TYPE_CHECKING:
-    from weft.app.sweep.result import KnownPoint, Sweep, SweepRow
 
 WIDTH, HEIGHT = 860, 470
 OWN = "weft"
@@ -36,7 +34,7 @@ _OWN_SIZE = 1.8
 _LABEL = 10.0
 
 
-def draw_front(sweep: Sweep, path: str | os.PathLike[str], *, title: str | None = None) -> None:
+def draw_front(sweep: TradeOff, path: str | os.PathLike[str], *, title: str | None = None) -> None:
     """Draw ``sweep`` to ``path``: ``.html`` (offline, details on hover), ``.svg`` or ``.png``.
 
     Raises ``ValueError`` for another ending or a sweep without rows, and ``OSError`` if the file cannot be written.
@@ -44,7 +42,7 @@ def draw_front(sweep: Sweep, path: str | os.PathLike[str], *, title: str | None 
     to_file(path, title or sweep.name, lambda hover: front_chart(sweep, title=title, hover=hover))
 
 
-def front_chart(sweep: Sweep, *, title: str | None = None, hover: bool = True) -> alt.LayerChart:
+def front_chart(sweep: TradeOff, *, title: str | None = None, hover: bool = True) -> alt.LayerChart:
     """The Altair chart of ``sweep``; ``hover`` adds tooltips. Raises ``ValueError`` for a sweep without rows."""
     if not sweep.rows:
         raise ValueError("the sweep has no solved points, there is nothing to draw")
@@ -70,7 +68,7 @@ class _Box(NamedTuple):
 class _Sheet:
     """The contents of every layer."""
 
-    sweep: Sweep
+    sweep: TradeOff
     hover: bool
     lines: list[Record] = field(default_factory=list)
     marks: list[Record] = field(default_factory=list)
@@ -108,7 +106,7 @@ class _Sheet:
     def _memory(self, amount: Number) -> float:
         return float(amount) / 2**30 if self.sweep.memory_unit == "B" else float(amount)
 
-    def _line(self, rows: Sequence[SweepRow], name: str, *, whole: bool) -> None:
+    def _line(self, rows: Sequence[SolvedPoint], name: str, *, whole: bool) -> None:
         """The steps of the front of ``rows``: what can be had with so much memory, on to the right edge."""
         front = [rows[i] for i in non_dominated([(row.peak, row.throughput) for row in rows])]
         points = [(self._memory(row.peak), row.throughput) for row in front]
@@ -134,16 +132,16 @@ class _Sheet:
         centre = self._pixel(x, y)
         self._taken.append(_Box(centre[0] - radius, centre[1] - radius, centre[0] + radius, centre[1] + radius))
 
-    def _own_details(self, row: SweepRow) -> Record:
+    def _own_details(self, row: SolvedPoint) -> Record:
         proof = "proven optimal" if row.gap == 0 else f"at most {figure(100 * row.gap, 3)} % above the optimum"
         proof += " over the placements considered" if row.covered else ""
         return {"what": self.sweep.label(row.point), "placement": row.placement, "bound": proof,
                 **self._details(row, row.work)}
 
-    def _known_details(self, entry: KnownPoint, work: int) -> Record:
+    def _known_details(self, entry: Rival, work: int) -> Record:
         return {"what": "", "placement": entry.placement, "bound": "", **self._details(entry, work)}
 
-    def _details(self, entry: SweepRow | KnownPoint, work: int) -> Record:
+    def _details(self, entry: SolvedPoint | Rival, work: int) -> Record:
         sweep = self.sweep
         return {"throughput": " ".join(sweep.throughput_text(entry.throughput)),
                 "step": shown_time(entry.makespan, sweep.time_unit),
@@ -183,7 +181,7 @@ class _Sheet:
                                inside=False):
                     break
 
-    def _own_label(self, row: SweepRow) -> str:
+    def _own_label(self, row: SolvedPoint) -> str:
         """What a point was solved for, as far as its place does not say it."""
         told = ("memory", "micro_batches") if len(self.works) > 1 else ("memory",)
         varied = [name for name in self.sweep.varied if name not in told]
@@ -191,7 +189,7 @@ class _Sheet:
             return f"cap {self.sweep.label(row.point, ['memory'])}"
         return self.sweep.label(row.point, varied)
 
-    def _name_point(self, row: SweepRow, text: str) -> None:
+    def _name_point(self, row: SolvedPoint, text: str) -> None:
         x, y = self._pixel(self._memory(row.peak), row.throughput)
         for dx, dy, align in ((-8, -11, "right"), (-10, 0, "right"), (0, -15, "center"), (9, 11, "left"),
                               (0, 15, "center"), (9, -11, "left")):
@@ -259,9 +257,9 @@ class _Sheet:
         return notes
 
 
-def _fronts_of_known(sweep: Sweep) -> list[tuple[KnownPoint, int]]:
+def _fronts_of_known(sweep: TradeOff) -> list[tuple[Rival, int]]:
     """Each known schedule's own front, for each amount of work a step."""
-    groups: dict[tuple[str, int], list[KnownPoint]] = {}
+    groups: dict[tuple[str, int], list[Rival]] = {}
     for row in sweep.rows:
         for entry in row.known:
             groups.setdefault((entry.name, row.work), []).append(entry)
@@ -270,5 +268,5 @@ def _fronts_of_known(sweep: Sweep) -> list[tuple[KnownPoint, int]]:
         for i in non_dominated([(entry.peak, entry.throughput) for entry in entries])))
 
 
-def _time(sweep: Sweep) -> str:
+def _time(sweep: TradeOff) -> str:
     return {"s": "second", "ms": "millisecond"}.get(sweep.time_unit, sweep.time_unit)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from weft.models.graph_network.graph import Graph
-from weft.models.graph_network.steps import Pass, StreamStep
+from weft.models.graph_network.steps import Pass
+from weft.runtime.graph_network.held import StepLike
 from weft.runtime.graph_network.layers import GraphNetwork
 from weft.runtime.graph_network.streaming import ChunkWorker
 from weft.runtime.graph_network.training import Streamed
@@ -23,7 +24,7 @@ from weft.solver.schedule import Schedule
 @contextmanager
 def streamed(network: GraphNetwork, parameters: Sequence[Mapping[str, Tensor]], graph: Graph, steps: Pass,
              schedule: Schedule, on: Session | torch.device | str = "cpu", *, budget: int | None = None,
-             seconds: Callable[[StreamStep], float] = lambda step: 0.0) -> Iterator[Streamed]:
+             seconds: Callable[[StepLike], float] = lambda step: 0.0) -> Iterator[Streamed]:
     """``network`` on ``graph``, ready to run passes in the order of ``schedule``, a schedule of the problem of
     ``steps``.
 
