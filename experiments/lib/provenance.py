@@ -128,8 +128,12 @@ def _version(package: str) -> str | None:
 
 
 def _command(words: Sequence[str]) -> str:
-    """``words`` without this machine's paths: the interpreter by its name, files relative to the repository."""
-    return shlex.join(["python", *(word.replace(f"{ROOT}/", "") for word in words[1:])])
+    """``words`` without this machine's paths: the interpreter by its name, files relative to the repository, no output
+    elsewhere."""
+    said = ["python", *(word.replace(f"{ROOT}/", "") for word in words[1:])]
+    if "--output" in said and Path(said[(at := said.index("--output")) + 1]).is_absolute():
+        del said[at:at + 2]
+    return shlex.join(said)
 
 
 def _cpu_seconds() -> float:

@@ -73,6 +73,8 @@ def test_a_command_has_no_path_of_the_machine() -> None:
     assert provenance._command(["/usr/bin/python3", "-m", "experiments.period.scale", "--output",
                                 f"{ROOT}/a b.json"]) == (
         "python -m experiments.period.scale --output 'a b.json'")
+    assert provenance._command(["python3", "-m", "experiments.runtime.gpu", "--output", "/tmp/out.json", "--page"]) == (
+        "python -m experiments.runtime.gpu --page")
 
 
 def test_a_rerun_says_how_long_it_took_and_waits_for_a_quiet_machine(monkeypatch: pytest.MonkeyPatch,
