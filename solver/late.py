@@ -8,6 +8,7 @@ longer to import than the rest of it and only serves tables of variables: it is 
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -32,14 +33,14 @@ class _Late:
             return import_module(self._name)
         stand_in = sys.modules[self._later] = ModuleType(self._later)
         vars(stand_in).update({name: type(name, (), {}) for name in self._named})
+        module: ModuleType | None = None
         try:
-            module = import_module(self._name)
-        except Exception:  # another version may use more of it during its own import
-            del sys.modules[self._later]
-            return import_module(self._name)
+            with suppress(Exception):  # another version may use more of it during its own import
+                module = import_module(self._name)
         finally:
-            if sys.modules.get(self._later) is stand_in:
-                del sys.modules[self._later]
+            del sys.modules[self._later]
+        if module is None:
+            return import_module(self._name)
         for key in [key for key, value in vars(module).items() if value is stand_in]:
             setattr(module, key, _Late(self._later))
         return module

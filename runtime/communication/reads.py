@@ -20,11 +20,11 @@ class _Hook:
     """Calls ``hook``. A copy, in a module that is copied or saved, does nothing: that module has no optimizer."""
 
     def __init__(self, hook: Callable[..., None] | None = None) -> None:
-        self.told = hook  # not ``hook``: torch wraps it in what has one, and copies this one's attributes over its own
+        self.function = hook  # not ``hook``: torch's wrapper has one, and this object's attributes are copied over it
 
     def __call__(self, *given: Any) -> None:
-        if self.told is not None:
-            self.told(*given)
+        if self.function is not None:
+            self.function(*given)
 
     def __reduce__(self) -> tuple[type[_Hook], tuple[()]]:
         return _Hook, ()
@@ -33,7 +33,7 @@ class _Hook:
 def require_unread(root: nn.Module) -> None:
     """Raise ``ValueError`` if modules of ``root`` already wait for the parameters of an optimizer."""
     for module in root.modules():
-        if any(isinstance(hook, _Hook) and hook.told is not None for hook in module._forward_pre_hooks.values()):
+        if any(isinstance(hook, _Hook) and hook.function is not None for hook in module._forward_pre_hooks.values()):
             raise ValueError("the module is trained by a ShardedOptimizer already: close() that one first")
 
 

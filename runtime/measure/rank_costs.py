@@ -21,6 +21,7 @@ from weft.runtime.communication.collectives import all_gather, all_reduce, reduc
 from weft.runtime.measure.links import measure_links
 from weft.runtime.measure.measure import Sample, Timer
 from weft.runtime.ranks.session import Session, join
+from weft.runtime.transports.registry import device_for
 
 #: Seconds that one instruction or wait may take.
 _PATIENCE = 120
@@ -124,10 +125,7 @@ def _lines(session: Session, sizes: Sequence[int], repeats: int) -> Iterator[str
 
 def main(device: str, sizes: Sequence[int], repeats: int) -> None:
     """Runs one of the ranks."""
-    import os
-
-    where = torch.device("cpu") if device == "cpu" else torch.device(
-        "cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    where = device_for("gloo" if device == "cpu" else "nccl")
     with join(_PATIENCE, where) as session:
         session.watch.begin()
         for line in _lines(session, sizes, repeats):

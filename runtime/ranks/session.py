@@ -260,8 +260,7 @@ def join(timeout: float, device: torch.device | None = None, transport: str | No
     with Watch(PrefixStore("weft watch", watched), rank, world, timeout) as watch, told(watch):
         watch.doing("joining the other ranks", range(world))
         # The watch times out before the group does, so that there is a sentence.
-        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" and not lacks_gpus() else "gloo",
-                                store=PrefixStore("weft", store), rank=rank, world_size=world,
+        dist.init_process_group(backends_for(device), store=PrefixStore("weft", store), rank=rank, world_size=world,
                                 timeout=datetime.timedelta(seconds=2 * timeout + 30))
         if world % replicas:
             raise SessionError(f"{world} ranks cannot be {replicas} replicas of equal size")
@@ -303,6 +302,11 @@ def _is_of_the_network(error: BaseException) -> bool:
     said = str(error)
     return isinstance(error, RuntimeError) and (isinstance(error, dist.DistError) or any(
         sign in said for sign in ("gloo", "Connection closed by peer", "Connection reset by peer", "Broken pipe")))
+
+
+def backends_for(device: torch.device) -> str:
+    """The backends of a process group whose ranks compute on such a ``device``, as ``torch.distributed`` names them."""
+    return "cpu:gloo,cuda:nccl" if device.type == "cuda" and not lacks_gpus() else "gloo"
 
 
 def lacks_gpus(ranks: int | None = None) -> bool:

@@ -22,7 +22,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from weft.runtime.ranks.allocator import keep_freed_memory
-from weft.runtime.ranks.session import RESERVE, Session, SessionError, clock_offset, lacks_gpus, meet, told
+from weft.runtime.ranks.session import RESERVE, Session, SessionError, backends_for, clock_offset, meet, told
 from weft.runtime.ranks.watch import Watch
 from weft.runtime.ranks.words import some
 
@@ -77,7 +77,7 @@ def join_within(places: Sequence[int], timeout: float, device: torch.device, tra
         replica, peer = divmod(rank // world, peers)
         session = _Within(rank % world, world, device, watch, 0.0, transport or "", reserve, replica,
                           replicas, peer, peers, places=own, name=name, limit=timeout,
-                          backend="cpu:gloo,cuda:nccl" if device.type == "cuda" and not lacks_gpus() else "gloo")
+                          backend=backends_for(device))
         made = session._made(range(len(own)))
         assert isinstance(made, dist.ProcessGroup)
         session.members = made

@@ -26,6 +26,7 @@ from weft.solver.problem import Dependency, Number, owners
 from weft.solver.schedule import Operation, Schedule
 from weft.solver.ticks import in_whole_numbers
 from weft.solver.timing import time_orders
+from weft.solver.values import exact
 from weft.solver.wide.block import Options, WideBlock, excludes
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Rounds, Run
@@ -142,7 +143,7 @@ class _Model:
                            for i in range(len(self.problem.blocks)) for plain in self._each(i))
         amounts = [amount for block in blocks for amount in (*block.memory, *block.workspace)]
         self.unit = in_whole_numbers(amounts)[1]
-        self.amounts = sum(int(abs(Fraction(str(amount))) / self.unit) for i in range(len(self.problem.blocks))
+        self.amounts = sum(int(abs(exact(amount)) / self.unit) for i in range(len(self.problem.blocks))
                            for plain in self._each(i) for amount in (*plain.memory, *plain.workspace))
         if self.horizon > _MOST_TICKS or self.amounts > _MOST_MEMORY:
             raise _TooFine
@@ -151,7 +152,7 @@ class _Model:
         return [self.plain[i][name] for name in self.run.classes[self.problem.blocks[i].job]]
 
     def _ticks(self, value: Number) -> int:
-        return int(Fraction(str(value)) / self.tick)
+        return int(exact(value) / self.tick)
 
     @cached_property
     def pairs(self) -> int:
@@ -253,7 +254,7 @@ class _Model:
                         changes.append(int(change / self.unit))
                         actives.append(self.present[operation.block])
             if times:
-                capacity = int(Fraction(str(device.memory)) / self.unit)  # rounded down: amounts are whole
+                capacity = int(exact(device.memory) / self.unit)  # rounded down: amounts are whole
                 least = sum(change for change in changes if change < 0)
                 self.model.add_reservoir_constraint_with_active(times, changes, actives, least, capacity)
 

@@ -25,7 +25,7 @@ from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import solve
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
-from weft.solver.values import plain
+from weft.solver.values import exact, plain
 
 Kind: TypeAlias = Literal["memory", "transfer", "work"]
 
@@ -237,4 +237,4 @@ def _stages(problem: Problem) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 def _scaled(value: Number, share: Fraction) -> Number:
     """A time as a decimal number again, rounded to 12 digits: more would only make ticks finer than they need be."""
-    return plain(Fraction(f"{float(Fraction(str(value)) * share):.12g}"))
+    return plain(Fraction(f"{float(exact(value) * share):.12g}"))

@@ -33,6 +33,7 @@ from weft.solver.control.clock import checkpoint
 from weft.solver.problem import Problem
 from weft.solver.relations.min_dist import Distances, least_lifetimes
 from weft.solver.ticks import TickProblem
+from weft.solver.values import exact
 from weft.solver.wide.problem import WideProblem
 
 #: The most amounts above half of a device's memory, and the most parts of it, that are tried.
@@ -81,7 +82,7 @@ class MemoryNeeds:
         """The classes of each job that exceed a device's capacity alone."""
         return {place for place, devices in self._held.items()
                 for device, items in zip(self.wide.devices, devices, strict=True)
-                if device.memory is not None and items.most > Fraction(str(device.memory))}
+                if device.memory is not None and items.most > exact(device.memory)}
 
     @cached_property
     def _weights(self) -> list[list[dict[tuple[str | None, str | None], Fraction]]]:
@@ -91,7 +92,7 @@ class MemoryNeeds:
         for number, device in enumerate(self.wide.devices):
             if not device.memory:
                 continue
-            capacity = Fraction(str(device.memory))
+            capacity = exact(device.memory)
             large = sorted({amount for place in places for amount, _ in self._held[place][number].held
                             if amount * 2 > capacity and amount <= capacity}, reverse=True)
             ways: list[Callable[[Fraction], Fraction]] = [

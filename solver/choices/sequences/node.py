@@ -36,7 +36,7 @@ from weft.solver.choices.sequences.partial import Sequences
 from weft.solver.late import nx
 from weft.solver.problem import Block, Number
 from weft.solver.ticks import TickProblem
-from weft.solver.values import plain
+from weft.solver.values import exact, plain
 from weft.solver.wide.block import Options, WideBlock
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Counted, Rounds, Run
@@ -257,7 +257,7 @@ class Relaxation:
             for chain in chains if gives else []:
                 if i not in precedes[chain[-1]]:
                     continue
-                rest = [sum((Fraction(str(self.wide.blocks[k].of_class(name).memory_on(device)))
+                rest = [sum((exact(self.wide.blocks[k].of_class(name).memory_on(device))
                              for k in (*chain, i)), Fraction(0)) for name in names]
                 if min(rest) >= 0 and (best is None or max(rest) < best[0]):
                     best = max(rest), chain
@@ -274,7 +274,7 @@ def _levels(classes: Sequence[Sequence[Block]], device: int) -> _Levels:
         level = Fraction(0)
         row = []
         for block in blocks:
-            change, space = (Fraction(str(amount)) for amount in (block.memory_on(device), block.workspace_on(device)))
+            change, space = (exact(amount) for amount in (block.memory_on(device), block.workspace_on(device)))
             peak = level + max(change, Fraction(0)) + space
             level += change
             row.append((level, peak))
