@@ -35,8 +35,8 @@ from experiments.lib.provenance import RESULTS, ROOT, Record
 from weft.models.hardware.device_files import table_from_json
 from weft.runtime.measure.kernels import LAUNCH, MEMORY
 from weft.runtime.ranks.children import Start, children
+from weft.runtime.ranks.gpus import lacks_gpus
 from weft.runtime.ranks.launch import launch_local
-from weft.runtime.ranks.session import lacks_gpus
 from weft.solver.io.writing import write_atomically
 
 PAGE = ROOT / "docs" / "GPU.md"

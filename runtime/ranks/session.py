@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import os
 import signal
 import time
 import traceback
@@ -18,6 +17,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
 from weft.runtime.ranks.allocator import keep_freed_memory
+from weft.runtime.ranks.gpus import backends_for
 from weft.runtime.ranks.health import RunError
 from weft.runtime.ranks.joining import NotJoined, find_others
 from weft.runtime.ranks.watch import CLOSED, Watch, output_is_closed
@@ -243,9 +243,9 @@ def join(timeout: float, device: torch.device | None = None, transport: str | No
     """Join the ranks that ``torchrun``, or another launcher (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), started.
 
     CPU tensors use gloo, GPU tensors NCCL, whose communicators are made at their first use: made at once, they would
-    share one stream. Where NCCL cannot join the ranks (:func:`lacks_gpus`), collectives use gloo. Past ``timeout``
-    seconds in one instruction or wait the process ends, as on any error inside. ``transport`` and ``reserve``: see
-    :class:`Session`; by default the device's. The ranks are those of ``replicas`` copies of a plan, of equal size.
+    share one stream. Where NCCL cannot join the ranks (:mod:`~weft.runtime.ranks.gpus`), collectives use gloo. Past
+    ``timeout`` seconds in one instruction or wait the process ends, as on any error inside. ``transport`` and
+    ``reserve``: see :class:`Session`; by default the device's. The ranks are those of ``replicas`` copies of a plan, of equal size.
     Raises :class:`SessionError` where rank 0 cannot be found.
     """
     device = device or torch.device("cpu")
@@ -302,23 +302,6 @@ def _is_of_the_network(error: BaseException) -> bool:
     said = str(error)
     return isinstance(error, RuntimeError) and (isinstance(error, dist.DistError) or any(
         sign in said for sign in ("gloo", "Connection closed by peer", "Connection reset by peer", "Broken pipe")))
-
-
-def backends_for(device: torch.device) -> str:
-    """The backends of a process group whose ranks compute on such a ``device``, as ``torch.distributed`` names them."""
-    return "cpu:gloo,cuda:nccl" if device.type == "cuda" and not lacks_gpus() else "gloo"
-
-
-def lacks_gpus(ranks: int | None = None) -> bool:
-    """Whether this machine has fewer GPUs than ``ranks`` (by default those started here), and NCCL cannot join ranks of
-    one GPU."""
-    count = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if ranks is None else ranks
-    return torch.cuda.device_count() < count and not nccl_shares_gpus()
-
-
-def nccl_shares_gpus() -> bool:
-    """Whether NCCL joins ranks of one GPU: from 2.31 on it does if ``NCCL_MULTI_RANK_GPU_ENABLE`` is 1."""
-    return os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1"
 
 
 def meet(group: dist.ProcessGroup | None = None) -> None:

@@ -22,7 +22,8 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from weft.runtime.ranks.allocator import keep_freed_memory
-from weft.runtime.ranks.session import RESERVE, Session, SessionError, backends_for, clock_offset, meet, told
+from weft.runtime.ranks.gpus import backends_for
+from weft.runtime.ranks.session import RESERVE, Session, SessionError, clock_offset, meet, told
 from weft.runtime.ranks.watch import Watch
 from weft.runtime.ranks.words import some
 

@@ -110,7 +110,7 @@ def device_for(transport: str | None) -> torch.device:
     """The device of a rank's stages under ``transport`` (``None``: unnamed, the machine decides)."""
     import torch
 
-    from weft.runtime.ranks.session import lacks_gpus
+    from weft.runtime.ranks.gpus import lacks_gpus
 
     runs_on = RunsOn.OWN_GPU if transport is None else parse_transport(transport)[0].runs_on
     count = torch.cuda.device_count() if runs_on is not RunsOn.CPU and torch.cuda.is_available() else 0

@@ -24,8 +24,8 @@ from weft.models.hardware.device_files import (
 )
 from weft.runtime.measure.kernels import measure_kernels
 from weft.runtime.measure.measure import available_bytes
+from weft.runtime.ranks.gpus import lacks_gpus
 from weft.runtime.ranks.launch import end_all_if_one_fails, launch_local
-from weft.runtime.ranks.session import lacks_gpus
 from weft.text.tables import table_of
 from weft.text.units import bytes_text
 

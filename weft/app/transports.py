@@ -19,8 +19,8 @@ from rich.console import Group, RenderableType
 
 from weft.app.lib.results import Tabular
 from weft.runtime.measure.transport_check import RPC
+from weft.runtime.ranks.gpus import nccl_shares_gpus
 from weft.runtime.ranks.launch import Ended, launch_local
-from weft.runtime.ranks.session import nccl_shares_gpus
 from weft.runtime.transports.one_host.shared_memory import can_share
 from weft.text.tables import table_of
 from weft.text.units import bytes_text, shown_time
