@@ -245,8 +245,8 @@ def join(timeout: float, device: torch.device | None = None, transport: str | No
     CPU tensors use gloo, GPU tensors NCCL, whose communicators are made at their first use: made at once, they would
     share one stream. Where NCCL cannot join the ranks (:mod:`~weft.runtime.ranks.gpus`), collectives use gloo. Past
     ``timeout`` seconds in one instruction or wait the process ends, as on any error inside. ``transport`` and
-    ``reserve``: see :class:`Session`; by default the device's. The ranks are those of ``replicas`` copies of a plan, of equal size.
-    Raises :class:`SessionError` where rank 0 cannot be found.
+    ``reserve``: see :class:`Session`; by default the device's. The ranks are those of ``replicas`` copies of a plan, of
+    equal size. Raises :class:`SessionError` where rank 0 cannot be found.
     """
     device = device or torch.device("cpu")
     torch.set_num_threads(1)
