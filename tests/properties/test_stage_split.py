@@ -32,7 +32,8 @@ Case = tuple[Shape, list[list[LayerCost]], list[int], list[int], Backward, froze
 
 
 @st.composite
-def layer(draw: st.DrawFn) -> LayerCost:
+def layer(draw: st.DrawFn, gradients: dict[str, int]) -> LayerCost:
+    """``gradients``: the bytes of each that layers may share, one size whichever layer has it."""
     small, sizes = st.integers(0, 5), st.integers(0, 9)
     input_grad, weight_grad = draw(small) * 1e-9, draw(st.integers(1, 5)) * 1e-9
     return LayerCost(
@@ -40,7 +41,7 @@ def layer(draw: st.DrawFn) -> LayerCost:
         parameters=draw(sizes), weights_bytes=0, activation_bytes=draw(sizes), weight_grad_bytes=draw(sizes),
         output_bytes=0, workspace_forward=draw(small), workspace_backward=draw(small),
         workspace_weight_grad=draw(small), working_set=draw(sizes),
-        held_gradients=tuple((name, draw(sizes)) for name in draw(st.sets(st.sampled_from("ab"), max_size=2))))
+        held_gradients=tuple((name, gradients[name]) for name in draw(st.sets(st.sampled_from("ab"), max_size=2))))
 
 
 @st.composite
@@ -48,7 +49,8 @@ def cases(draw: st.DrawFn) -> Case:
     shape: Shape = draw(st.sampled_from(("chain", "v", "loop")))
     gpus = draw(st.integers(1, 3))
     stages = len(stage_device(shape, gpus))
-    layers = draw(st.lists(layer(), min_size=stages, max_size=max(7, stages)))
+    gradients = {name: draw(st.integers(0, 9)) for name in "ab"}
+    layers = draw(st.lists(layer(gradients), min_size=stages, max_size=max(7, stages)))
     memory = draw(st.lists(st.integers(10, 150), min_size=gpus, max_size=gpus))
     in_flight = draw(st.lists(st.integers(1, 3), min_size=stages, max_size=stages))
     inner = st.integers(1, len(layers) - 1) if len(layers) > 1 else st.nothing()
