@@ -7,11 +7,15 @@ with a flush that Fan et al., "DAPPLE", PPoPP 2021, and Megatron-LM run. On unif
 
 from __future__ import annotations
 
+from itertools import accumulate
+from math import ceil
+
 from weft.solver.baselines.lib.alternating import TurnRule
 from weft.solver.baselines.lib.amounts import Amounts
 from weft.solver.baselines.lib.base import NotApplicable, Row, require_training
 from weft.solver.pipeline import Stage
 from weft.solver.problem import Problem
+from weft.solver.schedule import RELATIVE_TOLERANCE
 
 
 def orders(problem: Problem, micro_batches: int) -> list[Row]:
@@ -27,15 +31,28 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
 
 
 def orders_within_memory(problem: Problem, micro_batches: int) -> list[Row]:
-    """The same, with fewer forwards ahead of the first backward if a device has no room for as many; then no later
-    stage has more of them than an earlier one."""
+    """The same, with fewer forwards ahead of the first backward if a device has no room for as many.
+
+    A stage must then not be far ahead of what those before it can send: its backwards would wait for forwards that wait
+    for backwards of the same stage. If micro-batches come one a period T, a stage holds as many as periods pass from
+    its forward to its backward. So T is the least for which these fit on every device, and a stage's lead is one less.
+    """
     stages, amounts = _stages(problem), Amounts.of(problem)
-    rows: list[Row] = [[] for _ in problem.devices]
-    ahead = micro_batches
+    room: list[int] = []
+    ahead, limited = micro_batches, False
     for s, stage in enumerate(stages):
         ahead = min(ahead, len(stages) - 1 - s)
         while ahead and not amounts.fits(stage.device, _row(stage, ahead, ahead + 2)):
-            ahead -= 1
+            ahead, limited = ahead - 1, True
+        room.append(ahead)
+    if limited:
+        work = [sum(float(problem.blocks[i].duration) for i in stage.blocks) for stage in stages]
+        passes = list(accumulate(reversed(work)))[::-1]  # from a stage's forward to the end of its backward, at least
+        period = max([*work, *(time / (ahead + 1) for time, ahead in zip(passes, room, strict=True))])
+        room = [max(0, min(ahead, ceil(time / (period or 1) * (1 - RELATIVE_TOLERANCE)) - 1))
+                for time, ahead in zip(passes, room, strict=True)]
+    rows: list[Row] = [[] for _ in problem.devices]
+    for stage, ahead in zip(stages, room, strict=True):
         rows[stage.device] = _row(stage, ahead, micro_batches)
     return rows
 

@@ -109,8 +109,9 @@ def _round_and_round(graph: RelationGraph, order: Order, micro_batches: int, hea
         for first in range(shown):
             rounds = (micro_batches - 1 - first) // passed
             left = micro_batches - 1 - first - rounds * passed  # micro-batches after the last one reached
-            if left < shown:
-                best = max(best, int(head[i, first]) + rounds * length + graph.durations[i] + int(tail[i, -1 - left]))
+            more = max(0, left + 1 - shown)  # of those, as many as have no tail: the block runs them one by one
+            end = (1 + more) * graph.durations[i] + int(tail[i, more - 1 - left])
+            best = max(best, int(head[i, first]) + rounds * length + end)
     return best
 
 

@@ -34,7 +34,7 @@ NEVER = 2**29
 #: A device with more sets of blocks closed under "must precede" than this takes no part in the memory argument.
 _MOST_STATES = 512
 #: Micro-batches in flight beyond this many are not counted.
-_DEEPEST = 64
+_DEEPEST = 256
 _MOST_ROUNDS = 4
 
 

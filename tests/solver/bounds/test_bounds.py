@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.builders import chain, pipeline, v
 from tests.support.tessel_shapes import shape
-from weft.solver.bounds import makespan_bound, steady_bound
+from weft.solver.bounds import makespan, makespan_bound, steady_bound
 from weft.solver.bounds.heads import one_machine
 from weft.solver.bounds.span import work_of_busiest
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
@@ -29,6 +29,15 @@ def test_bounds_of_a_uniform_chain_are_its_published_makespan() -> None:
     for p, n in ((2, 3), (4, 8), (8, 16)):
         instance = TickProblem.of(pipeline(chain(p), forward=1, backward=2))
         assert makespan_bound(instance, n) == 3 * (n + p - 1)
+
+
+def test_many_micro_batches_in_flight_go_through_in_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room for 100 of 400, each 2 x 300 ticks in flight: the fourth round starts after three, also where the last 100
+    micro-batches are not laid out one by one."""
+    monkeypatch.setattr(makespan, "_LAID_OUT", 1)
+    instance = TickProblem.of(pipeline(chain(300), memory=100))
+    assert order_of(instance.problem, "b0", "f0", micro_batches=400) == 100
+    assert makespan_bound(instance, 400) >= 4 * 2 * 300 + 99
 
 
 @pytest.mark.parametrize("memory", [1, 2, 3, 7])
