@@ -16,7 +16,7 @@ from typing import TypedDict, Unpack
 from weft.solver.control.garbage import seldom_collected
 from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.budget import Budget
-from weft.solver.feasibility.infeasible import Infeasible, NoneFound
+from weft.solver.feasibility.infeasible import Infeasible, NoneFound, NoWholePeriod
 from weft.solver.period.improvers.starts import STARTS
 from weft.solver.period.registry import OPTIONAL as OF_PERIODS
 from weft.solver.problem import Problem
@@ -135,9 +135,9 @@ class Search(State):
         few = f"{counted} ({self.micro_batches}): no whole period fits between warm-up and cool-down; give at least"
         if self.micro_batches == 1:
             raise ValueError(f"{self.problem.name}: the objective 'rate' means nothing for so few {few} {least}")
-        raise NoneFound(f"{self.problem.name}: no steady state was found within the limit; give it more time"
-                        if least <= self.micro_batches else
-                        f"{self.problem.name}: the best steady state found takes more {few} {least}, or more time")
+        if least <= self.micro_batches:
+            raise NoneFound(f"{self.problem.name}: no steady state was found within the limit; give it more time")
+        raise NoWholePeriod(f"{self.problem.name}: the best steady state found takes more {few} {least}, or more time")
 
 
 #: Parts of the search over choices (:mod:`weft.solver.choices.tree`).

@@ -28,8 +28,7 @@ from weft.models.spec.spec import SpecError
 from weft.solver.choices.solve import solve_wide
 from weft.solver.control.stopping import breakable
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
-from weft.solver.judge.choice_rules import violations_of_choice
-from weft.solver.judge.validate import InvalidSchedule, violations
+from weft.solver.judge.validate import validate
 from weft.solver.portfolio import Candidate, Portfolio
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Progress
@@ -196,10 +195,9 @@ class _OverlapSearch(Portfolio[Any]):
                 ) -> Schedule | Infeasible:
         """The best schedule of ``problem``, the placement's or one with fewer options, or the reason why there is
         none."""
-        own = limits.limited(share)
         try:
             found = solve_wide(problem, entry.of.run, objective=self.objective, on_progress=self.heard(entry),
-                               time_limit=own.left, effort=own.effort, seed=own.seed, workers=own.workers)
+                               **limits.limited(share).limits)
         except Infeasible as refusal:
             return refusal
         except ValueError as error:  # a steady state that does not appear in so few micro-batches
@@ -216,9 +214,7 @@ class _OverlapSearch(Portfolio[Any]):
               nothing_fits: bool) -> None:
         """Record ``found``, judged and better than the best; and the gain of overlap."""
         of = entry.of
-        faults = [*violations(found), *violations_of_choice(found, of.placement.problem)]
-        if faults:
-            raise InvalidSchedule(faults)
+        validate(found, whole=of.placement.problem)
         without = [value for value in (None if bare is None else bare.value, self._found_plain(of))
                    if value is not None]
         problem = of.placement.on_every_gpu(found.problem)

@@ -274,10 +274,8 @@ class _Comparing:
         end = found.solver["grid"]["end"]["seconds"] if name == "grid" else self.plan.piped.end(found)
         step = found.makespan + end
         load = tuple(sum(problem.blocks[block].duration for block in blocks) for blocks in problem.blocks_on)
-        static = found.solver.get("static_memory") or [0] * len(load)
         self.schedules[name] = found
         self.rows.append(PlanRow(
             name, title, order, layout_text(["".join(next(letters) for _ in names) for names in layers]), step, end,
-            1 - sum(load) / len(load) * found.micro_batches / step, tuple(map(float, load)),
-            tuple(base + peak for base, peak in zip(static, found.peak_memory, strict=True)), fits, bound,
-            found.micro_batches))
+            1 - sum(load) / len(load) * found.micro_batches / step, tuple(map(float, load)), found.peak_with_static,
+            fits, bound, found.micro_batches))
