@@ -48,6 +48,18 @@ class Run:
         classes = {job: _classes(problem, job, counted) for job, counted in listed.items()}
         return cls(classes, _rounds(classes) if ratio is None else _rounds_at(problem, classes, ratio))
 
+    @classmethod
+    def of_any_class(cls, problem: WideProblem, numbers: Counted | Mapping[str, Counted],
+                     ratio: Mapping[str, int] | None = None) -> Run:
+        """The run with so many micro-batches (of each job), all of the first class, where they may be of any. Raises
+        :class:`~weft.solver.problem.ProblemError` as :meth:`of` does, and for anything but numbers."""
+        first: dict[str | None, Counted] = {}
+        for job, count in _by_job(problem, numbers).items():
+            if not isinstance(count, int):
+                raise ProblemError("micro_batches lists classes, but each may be of any: give how many there are")
+            first[job] = [names[0]] * count if count > 0 and (names := problem.classes_of(job)) else count
+        return cls.of(problem, first.get(None, first), ratio)  # type: ignore[arg-type]
+
     def per_round(self, job: str | None) -> tuple[str | None, ...]:
         """The classes of the micro-batches of ``job`` in a round."""
         row = self.classes[job]
