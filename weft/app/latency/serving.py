@@ -114,7 +114,7 @@ class Serving(SavedResult):
 
     def draw(self, path: PathLike, title: str | None) -> None:
         if self.answer is None:
-            from weft.figures.latency_front import draw_latencies
+            from weft.figures.results import draw_latencies
 
             draw_latencies(self, path, title=title)
         else:

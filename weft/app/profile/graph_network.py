@@ -87,7 +87,7 @@ class GraphNetworkStages(SavedResult):
         return {"format": GRAPH_STAGES_FORMAT, **asdict(self)}
 
     def draw(self, path: PathLike, title: str | None) -> None:
-        from weft.figures.stage_bars import draw_stages
+        from weft.figures.results import draw_stages
 
         draw_stages([(f"layer {one.layer}: {one.kind}", one.stage, one.seconds, one.bound) for one in self.stages],
                     path, title or f"{self.graph}: time of each stage")
