@@ -29,10 +29,9 @@ from weft.solver.control.clock import unwatched
 from weft.solver.feasibility.infeasible import Infeasible
 from weft.solver.io.megatron_layout import layout_text
 from weft.solver.pipeline import Pipeline
-from weft.solver.problem import Number, Problem
+from weft.solver.problem import Number
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Progress
-from weft.solver.wide.problem import WideProblem
 from weft.text.tables import table_of
 from weft.text.units import each_text, memory_text, shown_memory, shown_time, time_text
 
@@ -158,7 +157,7 @@ def plan_compared(source: Source, options: SearchOptions, on_progress: Callable[
     if plan is not None and (layout is not None or megatron is not None):
         raise ValueError("the plan is given twice, in a file and as Megatron-LM's layout or arguments: leave one out")
     spec = read_source(source)
-    if isinstance(spec, Problem | WideProblem):
+    if not isinstance(spec, Spec):
         raise ValueError("a plan is of a model's layers, and this is a block problem: give a model spec")
     if options.objective != "makespan":
         raise ValueError(f"a plan is compared by its makespan, not by {options.objective}: leave the objective out")
