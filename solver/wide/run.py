@@ -1,4 +1,4 @@
-"""How many micro-batches of each job run, and of which class each is; and what repeats in that.
+"""The number of micro-batches of each job, the class of each, and the rounds in which they repeat.
 
 Jobs and classes as a plain problem: one micro-batch of it is a round of the run.
 
@@ -66,8 +66,8 @@ class Run:
         return row[:len(row) // self.rounds]
 
     def within(self, problem: WideProblem) -> Run:
-        """The run of ``problem``, which is the run's own one where some options are taken: without the jobs and the
-        classes of which these have left nothing."""
+        """The run of ``problem``, which is the run's own problem with some options taken: without the jobs and classes
+        that are gone with the other options."""
         rows = {job: self.classes[job] for job in problem.jobs or (None,)}
         classes = {job: row if problem.classes_of(job) else (None,) * len(row) for job, row in rows.items()}
         return self if classes == self.classes else replace(self, classes=classes)
@@ -78,7 +78,7 @@ class Run:
         return sum(map(len, self.classes.values()))
 
     def to_json(self) -> int | list[str] | dict[str, int | list[str]]:
-        """As ``micro_batches`` stands in a ``weft.schedule/1`` file."""
+        """The entry ``micro_batches`` of a ``weft.schedule/1`` file."""
         found = {job: [str(name) for name in row] if any(row) else len(row) for job, row in self.classes.items()}
         if set(found) == {None}:
             return found[None]

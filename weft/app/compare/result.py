@@ -94,8 +94,8 @@ class Comparison(Tabular):
         """The table, to be printed by rich."""
         problem = self.weft.problem
         time_unit, memory_unit = time_text(1.0, problem.time_unit)[1], memory_text(1, problem.memory_unit)[1]
-        told = self.weft.solver.get("grid", {})
-        gpus = told.get("gpus") or sum(device.lane_of is None for device in problem.devices)
+        grid = self.weft.solver.get("grid", {})
+        gpus = grid.get("gpus") or sum(device.lane_of is None for device in problem.devices)
         step = "ms per step" if time_unit == "ms" else f"makespan, {time_unit}"
         spans = ["span"] if any(row.span is not None for row in self.rows) else []
         texts = ("schedule", "placement")

@@ -242,12 +242,12 @@ class _SharingSearch:
                      self._too_slow(entry.ratio, entry.found.bound, self._alone(entry.ratio)[0]) is not None
                      for entry in tried)
         kind = Infeasible if proven else NoneFound
-        told = "; ".join(f"{':'.join(map(str, entry.ratio))}: {entry.reason}"
-                         + ("" if entry.found is None or entry.found.proven else " in the best that was found")
-                         for entry in tried)
+        reasons = "; ".join(f"{':'.join(map(str, entry.ratio))}: {entry.reason}"
+                            + ("" if entry.found is None or entry.found.proven else " in the best that was found")
+                            for entry in tried)
         if not self.limits or all(entry.found is None and "times as long" not in entry.reason for entry in tried):
-            return NoneFound(f"{self.together.name}: {told}; give more time (--time-limit)")
-        return kind(f"{self.together.name}: no job may get slower than asked, and some does ({told}); allow more "
+            return NoneFound(f"{self.together.name}: {reasons}; give more time (--time-limit)")
+        return kind(f"{self.together.name}: no job may get slower than asked, and some does ({reasons}); allow more "
                     "(--max-slowdown), or another ratio")
 
 

@@ -259,12 +259,12 @@ class _Comparing:
     def _best_grid(self) -> None:
         """A row of the best grid of all, if it is better than the best found on the plan's grid."""
         found = solve_grid(self.spec, self.options, self.on_progress)
-        told, title = found.solver["grid"], "weft's best grid"
-        if told["step"] < min((row.step for row in self.rows if row.fits), default=math.inf):
-            self._row("grid", f"{title}, {told['title']}", "weft's", found, fits=True, bound=told["bound_over_grids"])
+        grid, title = found.solver["grid"], "weft's best grid"
+        if grid["step"] < min((row.step for row in self.rows if row.fits), default=math.inf):
+            self._row("grid", f"{title}, {grid['title']}", "weft's", found, fits=True, bound=grid["bound_over_grids"])
         else:
-            self.left_out[title] = (f"none was found that is better than these degrees; {told['title']} takes "
-                                    f"{shown_time(told['step'])}")
+            self.left_out[title] = (f"none was found that is better than these degrees; {grid['title']} takes "
+                                    f"{shown_time(grid['step'])}")
 
     def _row(self, name: str, title: str, order: str, found: Schedule, *, fits: bool,
              bound: float | None = None) -> None:
