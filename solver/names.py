@@ -75,8 +75,8 @@ class Names:
         if len(counts) < 2:
             return _counted(sum(counts.values()))
         (first, count), *others = counts.items()
-        told = [f"{_counted(count)} of {first}", *(f"{number} of {job}" for job, number in others)]
-        return ", ".join(told[:-1]) + " and " + told[-1]
+        parts = [f"{_counted(count)} of {first}", *(f"{number} of {job}" for job, number in others)]
+        return ", ".join(parts[:-1]) + " and " + parts[-1]
 
 
 def _counted(number: int) -> str:

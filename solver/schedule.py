@@ -308,6 +308,12 @@ class Schedule:
         return tuple(max(chain((0,), (level for _, level in self._levels(device))))
                      for device in range(len(self.problem.devices)))
 
+    @property
+    def peak_with_static(self) -> tuple[Number, ...]:
+        """The same with what each device always holds, as far as ``solver`` says it."""
+        static = self.solver.get("static_memory") or [0] * len(self.peak_memory)
+        return tuple(base + peak for base, peak in zip(static, self.peak_memory, strict=True))
+
     @cached_property
     def bubble(self) -> Bubble:
         """Idle shares; see :class:`Bubble`."""

@@ -217,7 +217,7 @@ def spec_graph(spec: Spec) -> OperatorGraph:
     except UnknownType:
         if not (isinstance(model, ConfigModel) and find_spec("torch") and find_spec("transformers")):
             raise
-        from weft.models.capture.config import capture_config
+        from weft.models.capture.capture import capture_config
 
         return in_order(capture_config(named_file(spec, "model.config", model.config), run.micro_batch_size,
                                        model.sequence, dtype, training))

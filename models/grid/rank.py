@@ -11,7 +11,7 @@ the computation of another micro-batch (DeepSeek-V3, 2024, section 3.2.1; Megatr
 A token is sent to each of its experts, or once to each *machine* that has some of them (DeepEP). *Selective*
 recomputation keeps the tensors of fused attention and recomputes the operators between queries and context (Korthikanti
 et al., 2022); fused attention does so by itself. *Light* recomputation recomputes norms, the activations of experts,
-and the projections of latent vectors (:mod:`weft.models.grid.kept`). In *8 bits* linear layers of transformer layers
+and the projections of latent vectors (:func:`kept_otherwise`). In *8 bits* linear layers of transformer layers
 multiply at the device's 8-bit rate, keep their cast inputs, and read and write the casts: two reads and two writes in
 half the bytes of every input and of every output's gradient (for the maximum, then both orders); weights are cast once
 a step, which is not counted.
@@ -21,12 +21,11 @@ Identical layers cost the same: two of each kind are built, since the first may 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from weft.models.graph.operators import Operator, OperatorGraph
+from weft.models.graph.operators import Operator, OperatorGraph, Tensor
 from weft.models.grid.degrees import FP8, Degrees
-from weft.models.grid.kept import kept_otherwise
 from weft.models.grid.links import GridLinks
 from weft.models.layers.costs import LayerCost, recomputed
 from weft.models.layers.layering import layers_of
@@ -247,3 +246,49 @@ def _longer(cost: LayerCost, forward: float, backward: float) -> LayerCost:
     inner = None if cost.input_grad is None else round(cost.input_grad + backward, 9)
     return replace(cost, forward=round(cost.forward + forward, 9), backward=round(cost.backward + backward, 9),
                    input_grad=inner)
+
+
+def kept_otherwise(graph: OperatorGraph, times: Mapping[str, OperatorTime], again: Callable[[Operator], bool],
+                   cast: Callable[[Operator], bool]) -> tuple[OperatorGraph, Mapping[str, OperatorTime]]:
+    """``graph`` with the operators selected by ``again`` recomputed before the backward of their readers, in the input
+    gradient's pass, and those selected by ``cast`` keeping their inputs in half the bytes; and the new times.
+
+    The outputs of a recomputed operator are not kept, but its inputs are, unless they are recomputed themselves
+    (Megatron-LM's ``--recompute-modules layernorm moe_act mla_up_proj``; DeepSeek-V3, 2024, section 3.2.3). In 8 bits
+    each product keeps a separate cast copy of its input (Transformer Engine's linear layers), unless the input is
+    recomputed: then it keeps that operator's inputs.
+    """
+    picked = {operator.name: operator for operator in graph.operators if again(operator)}
+
+    def made_of(tensor: str) -> list[str]:
+        """The tensors kept in place of ``tensor``."""
+        maker = picked.get(graph.producer.get(tensor, ""))
+        return [tensor] if maker is None else [source for name in maker.inputs for source in made_of(name)]
+
+    operators = []
+    for operator in graph.operators:
+        names: dict[str, list[str]] = {}
+        copies: dict[str, Tensor] = {}
+        slices = dict(operator.slices)
+        for name in operator.keeps:
+            names[name] = made_of(name) if name not in {tensor.name for tensor in operator.outputs} else [name]
+            if names[name] != [name]:
+                whole = slices.pop(name, graph.tensors[name].bytes)
+                slices |= {source: 0 for source in names[name] if source not in slices}
+                slices[names[name][0]] += whole
+            elif cast(operator) and (name in operator.inputs or name in slices):
+                tensor = graph.tensors[name]
+                copies[name] = Tensor(f"{name} in 8 bits for {operator.name}", -(-tensor.bytes // 2), tensor.shape)
+                names[name] = [copies[name].name]
+                if name in slices:
+                    slices[copies[name].name] = -(-slices.pop(name) // 2)
+        deferred = operator.deferred
+        if deferred is not None:  # tensors recomputed in the input gradient's pass stay for the weight gradient
+            slices = {name: 0 for name in deferred if name in operator.slices and name not in copies} | slices
+            deferred = tuple(copies[name].name if name in copies else name for name in deferred)
+        operators.append(replace(
+            operator, keeps=tuple(dict.fromkeys(name for of in names.values() for name in of)), deferred=deferred,
+            internal=(*operator.internal, *copies.values()), slices=slices))
+    spent = {name: replace(times[name], input_grad=round(times[name].input_grad + times[name].forward, 9))
+             for name in picked}
+    return replace(graph, operators=tuple(operators)), {**times, **spent}

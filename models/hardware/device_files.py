@@ -177,16 +177,14 @@ def save_device_table(table: DeviceTable, path: str | os.PathLike[str]) -> None:
 
 def table_to_json(table: DeviceTable) -> dict[str, Any]:
     """The ``weft.device/1`` object of ``table``."""
-    samples = {"kernels": [_renamed(asdict(sample), "group", "class") for sample in table.kernels],
+    names = {"group": "class", "which": "pass"}
+    samples = {"kernels": [{names.get(key, key): value for key, value in asdict(sample).items()}
+                           for sample in table.kernels],
                "collectives": [asdict(sample) for sample in table.collectives]}
     return {"format": DEVICE_FORMAT, "name": table.name, "torch": table.torch, "ranks": table.ranks,
             "memory": table.memory, "load": {"before": table.load[0], "after": table.load[1], "cores": table.cores},
             **({"hides_launches": True} if table.hides_launches else {}),
             **({"messages": asdict(table.messages)} if table.messages else {}), **samples}
-
-
-def _renamed(entry: dict[str, Any], old: str, new: str) -> dict[str, Any]:
-    return {new if key == old else {"which": "pass"}.get(key, key): value for key, value in entry.items()}
 
 
 def load_device_table(path: str | os.PathLike[str]) -> DeviceTable:

@@ -93,7 +93,7 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {"sgd": (), "adam": ("betas", "eps", "
 
 
 def _require_options(kind: str, given: Mapping[str, Any]) -> None:
-    """Refuse options that ``kind`` has not, and a learning rate that is missing or no number."""
+    """Refuse options that ``kind`` does not have, and a learning rate that is missing or no number."""
     if kind not in _OPTIONS:  # one of the user's own
         return
     known = ("rate", *_OPTIONS[kind])

@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from weft.runtime.export.refusal import ExportError, require_one_kind
-from weft.runtime.export.whole_steps import MAX_STEPS, ranked_steps, unit_of_time
+from weft.runtime.export.whole_steps import MAX_STEPS, ranked_steps
 from weft.solver.io.entries import Entry, FormatError, read_json
 from weft.solver.io.writing import write_atomically
 from weft.solver.late import nx
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Number, Problem
 from weft.solver.schedule import Operation, Schedule
+from weft.solver.ticks import in_whole_numbers
 from weft.solver.timing import DeadlockError, time_orders
 
 _TOOL = "Tessel's file"
@@ -72,7 +73,7 @@ def save_tessel(schedule: Schedule, path: str | os.PathLike[str]) -> None:
 def _exact_steps(schedule: Schedule) -> list[tuple[int, int]] | None:
     """Times in their own unit; ``None`` if that makes too many steps, or starts are not multiples of it."""
     lags = [dependency.lag for _, _, dependency in schedule.problem.dependencies() if dependency.lag]
-    unit = unit_of_time([*(block.duration for block in schedule.problem.blocks), *lags])
+    _, unit = in_whole_numbers([*(block.duration for block in schedule.problem.blocks), *lags])
     if Fraction(schedule.makespan) > unit * MAX_STEPS:
         return None
     steps = []

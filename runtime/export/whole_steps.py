@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from fractions import Fraction
-from math import gcd, lcm
-
 from weft.runtime.export.refusal import ExportError
-from weft.solver.problem import Number
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 
 #: A tool that lists every step would not survive more.
@@ -36,10 +31,3 @@ def ranked_steps(schedule: Schedule, tool: str) -> list[tuple[int, int]]:
                               "schedule to be a step of its own")
         steps.append((step_of[operation.start], span))
     return steps
-
-
-def unit_of_time(durations: Sequence[Number]) -> Fraction:
-    """The greatest unit of which all ``durations``, decimals as they are written, are whole multiples."""
-    exact = [Fraction(str(duration)) for duration in durations]
-    shared = lcm(*(duration.denominator for duration in exact))
-    return Fraction(gcd(*(int(duration * shared) for duration in exact)), shared)

@@ -73,14 +73,14 @@ def orders_of_run(problem: Problem, room: Sequence[int | None], amounts: OfEach,
     return _rows(require_training(problem), room, amounts, micro_batches, limit=limit)
 
 
-def injections(times: Sequence[float], clusters: int = _CLUSTERS) -> Iterator[list[int]]:
+def injections(times: Sequence[float]) -> Iterator[list[int]]:
     """Orders in which to inject micro-batches with these ``times``, as indices into ``times``.
 
     Micro-batches are sorted, and cut into clusters at the largest differences; all permutations of the clusters.
     """
     ranked = sorted(range(len(times)), key=lambda m: times[m])
     steps = sorted(range(1, len(ranked)), key=lambda place: times[ranked[place - 1]] - times[ranked[place]])
-    borders = sorted(place for place in steps[:clusters - 1] if times[ranked[place]] > times[ranked[place - 1]])
+    borders = sorted(place for place in steps[:_CLUSTERS - 1] if times[ranked[place]] > times[ranked[place - 1]])
     found = [ranked[first:last] for first, last in zip([0, *borders], [*borders, len(ranked)], strict=True)]
     for arranged in permutations(found):
         yield [m for cluster in arranged for m in cluster]

@@ -31,11 +31,11 @@ from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Rounds
 
 
-def known_on_rounds(rounds: Rounds, names: Iterable[str] = BASELINES) -> dict[str, Schedule]:
-    """The known schedules ``names`` that can run on ``rounds``, by name, in their order; whether they fit the devices'
+def known_on_rounds(rounds: Rounds) -> dict[str, Schedule]:
+    """The known schedules that can run on ``rounds``, by name, in their order; whether they fit the devices'
     memory is for the judge to say."""
     found = {}
-    for name in names:
+    for name in BASELINES:
         checkpoint()
         try:
             found[name] = baseline_on_rounds(name, rounds)

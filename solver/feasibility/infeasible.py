@@ -240,3 +240,7 @@ class Infeasible(ValueError):
 
 class NoneFound(Infeasible):
     """No schedule or placement was found within the limit, and it is not proven that there is none."""
+
+
+class NoWholePeriod(NoneFound):
+    """The steady states found take more micro-batches than run: none shows between warm-up and cool-down."""

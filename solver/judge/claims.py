@@ -106,7 +106,9 @@ class _Solver:
         for key, why in contradictions(self.schedule, value, self.schedule.value_bound):
             self._refuse(key, why)
         self._at_most("latency_bound", "latency", self.stated.get("latency"))
-        self._at_most_own("period", self.schedule.period, "latency_period")
+        period, floor = self.schedule.period, self.stated.get("latency_period")
+        if period is not None and floor is not None and period > floor * (1 + _PROVEN):
+            self._refuse("latency_period", f"{self._time(floor)}, and the period of {self._time(period)} is longer")
         self._loads()
         self._latency()
         self._span()
@@ -130,11 +132,6 @@ class _Solver:
         value = self.stated.get(key)
         if value is not None and most is not None and value > most * (1 + _PROVEN):
             self._refuse(key, f"{self._time(value)}, above {what} of {self._time(most)}, so it is no lower bound")
-
-    def _at_most_own(self, what: str, value: float | None, key: str) -> None:
-        most = self.stated.get(key)
-        if value is not None and most is not None and value > most * (1 + _PROVEN):
-            self._refuse(key, f"{self._time(most)}, and the {what} of {self._time(value)} is longer")
 
     def _loads(self) -> None:
         """No repetend is shorter than a device's work, and no bound on all repetends needs to be."""

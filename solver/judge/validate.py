@@ -34,11 +34,13 @@ from itertools import islice
 
 from weft.solver.control.clock import checked
 from weft.solver.judge.case import JudgedCase, tolerance_of
+from weft.solver.judge.choice_rules import violations_of_choice
 from weft.solver.judge.columns import Columns
 from weft.solver.judge.memory_rule import levels_on, scaled_room
 from weft.solver.judge.order_rules import check_all
 from weft.solver.judge.statements import StatementVerdict, judge_statements
 from weft.solver.schedule import Schedule
+from weft.solver.wide.problem import WideProblem
 
 #: From this many operations on, the absence of faults is checked for all of them at once, if possible
 #: (:mod:`weft.solver.judge.columns`).
@@ -53,14 +55,18 @@ class InvalidSchedule(ValueError):
         self.violations = tuple(violations)
 
 
-def validate(schedule: Schedule, *, capacities: bool = True, in_turn: bool = True) -> None:
+def validate(schedule: Schedule, *, capacities: bool = True, in_turn: bool = True,
+             whole: WideProblem | None = None) -> None:
     """Raise :class:`InvalidSchedule` unless ``schedule`` keeps every rule.
 
     ``capacities=False`` leaves out the devices' memory: to judge what a schedule needs, not whether it fits.
     ``in_turn=False`` leaves out that a block runs micro-batch m before m + 1: bounds and steady states rest on it, but
     other tools' schedules may run backwards last in, first out. Schedules of one round keep their turn in any case.
+    ``whole``: a problem with choices, whose schedule it must be under the options that it states.
     """
     found = violations(schedule, capacities=capacities, in_turn=in_turn)
+    if whole is not None:
+        found += violations_of_choice(schedule, whole)
     if found:
         raise InvalidSchedule(found)
 

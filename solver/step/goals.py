@@ -1,4 +1,4 @@
-"""What a step is searched for: how its orders are timed, what they come to, and which of two is better.
+"""Objectives of a step: how its orders are timed, their value, and which of two is better.
 
 * *makespan*: the latest end; each operation as early as its order allows.
 * *span*: how soon the next step can begin (:mod:`weft.solver.relations.spans`); of equals, the shorter makespan.
@@ -38,16 +38,16 @@ class StepGoal:
         return reorder(*stretch, **limits)
 
     def timed(self, instance: TickProblem, micro_batches: int, orders: Orders) -> Sequence[Operation]:
-        """When everything runs under ``orders``."""
+        """The times of all operations under ``orders``."""
         return time_orders(instance.problem, micro_batches, orders)
 
     def value(self, problem: Problem, micro_batches: int, operations: Sequence[Operation],
               period: float | None) -> float:
-        """What they come to, in the problem's time unit; ``period`` is that of their steady state, if any."""
+        """Their value, in the problem's time unit; ``period`` is that of their steady state, if any."""
         return latest_end(operations)
 
     def stated(self, value: float, bound: float) -> dict[str, Any]:
-        """What the ``solver`` entry of a schedule says of its value, and of the bound on it."""
+        """The entries of a schedule's ``solver`` for its value, and for the bound on it."""
         return {}
 
 
@@ -78,7 +78,7 @@ class Span(StepGoal):
 
 
 class Rate(StepGoal):
-    """The least time per micro-batch of the steady state. Whatever has none comes to infinity."""
+    """The least time per micro-batch of the steady state; infinity without one."""
 
     name = "rate"
     polishes = False
@@ -96,7 +96,7 @@ GOALS: Mapping[str, StepGoal] = {goal.name: goal for goal in (StepGoal(), Span()
 
 
 def goal_of(objective: str) -> StepGoal:
-    """The goal of that name. Raises ``ValueError`` for what is none of a step's."""
+    """The goal of that name. Raises ``ValueError`` for an objective that no step has."""
     if objective not in GOALS:
         raise ValueError(f"objective is {objective!r}, it must be one of {', '.join(GOALS)}" + (
             "; a latency is searched for by weft.latency or weft.solve" if objective in OBJECTIVES else ""))

@@ -1,4 +1,4 @@
-"""The best schedule of a step so far: what is offered is timed, judged, and kept if it is better."""
+"""The best schedule of a step so far: an offered schedule is timed, judged, and kept if it is better."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Incumbent:
 
     @property
     def name(self) -> str | None:
-        """By what the best was made; ``None`` where there is none."""
+        """The name of the technique that made the best; ``None`` without a best."""
         return None if self.best is None else str(self.best.solver.get("name"))
 
     def fits(self, orders: Orders) -> bool:

@@ -118,7 +118,7 @@ class OrderModel:
         self._limit_pools()
 
     def _divide(self) -> None:
-        """What is earlier, free and later."""
+        """Divide the operations into earlier, free and later ones."""
         if self.instance.mixed_pools:  # all have starts, and what is not free keeps its place
             self.earlier, self.later = set[Op](), set[Op]()
             self.free = self._ranked(self.fixed.start)
@@ -189,7 +189,7 @@ class OrderModel:
             self.edges += self._order_around()
 
     def _order_around(self) -> Iterator[tuple[int, int, int]]:
-        """What the orders say of all but the free stretch."""
+        """The order of all operations around the free stretch."""
         for row, (a, b) in zip(self.orders, self.stretch, strict=True):
             free = row[a:b]
             pairs = [*pairwise(row[:a]), *pairwise(row[b:])]
@@ -217,7 +217,7 @@ class OrderModel:
         return self.fixed.start[op]
 
     def _limit_start(self, n: int, start: cp_model.IntVar) -> None:
-        """What the objective has to do with the start of free operation ``n``."""
+        """Relate the start of free operation ``n`` to the objective."""
         self.model.add(self.makespan >= start + self.to_later[n])
 
     def _is_before(self, i: int, j: int) -> cp_model.IntVar | bool:
@@ -270,7 +270,7 @@ class OrderModel:
                 self.carried[arc.link].append((n, arc.lag, begin))
 
     def _limit_transfer(self, link: int, begin: cp_model.IntVar, lag: int) -> None:
-        """What the objective has to do with a transfer of a free operation."""
+        """Relate a transfer of a free operation to the objective."""
         self.model.add(self.makespan >= begin + lag + self.fixed.link_tail(link, self.later))
 
     def _follow_on_link(self, i: int, first: cp_model.IntVar, lag: int, j: int, second: cp_model.IntVar) -> None:
@@ -306,7 +306,7 @@ class OrderModel:
         self.model.add(cp_model.LinearExpr.weighted_sum(literals, weights) <= room)
 
     def _limit_pools(self) -> None:
-        """Whatever takes memory that lanes share finds room for it at its start."""
+        """Operations that take memory shared by lanes find room for it at their start."""
         engines = [set(block.devices) for block in self.instance.problem.blocks]
         started: _Literals = {}
         ended: _Literals = {}

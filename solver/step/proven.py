@@ -1,4 +1,4 @@
-"""What is proven of a step so far: lower bounds on its makespan, its span and the rate of any steady state."""
+"""Lower bounds on a step proven so far: on its makespan, its span and the rate of any steady state."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Proven:
                    self.instance.bound(self.span_bound, self.micro_batches))
 
     def of(self, objective: str) -> float:
-        """The bound on what a step is searched for, in the problem's time unit."""
+        """The bound on the step's objective, in the problem's time unit."""
         if objective == "span":
             return self.span
         return self.rate(self.steady_bound) if objective == "rate" else self.makespan
@@ -58,7 +58,7 @@ class Proven:
 
     @cached_property
     def implied(self) -> Order:
-        """What must precede what in every schedule."""
+        """Operations that precede others in every schedule."""
         return implied_order(self.instance, graph_of(self.instance), self.micro_batches)
 
     @cached_property

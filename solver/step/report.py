@@ -1,4 +1,4 @@
-"""What a search of a step says: progress to a listener, faults that it survived, and the ``solver`` entry at last."""
+"""The report of a step's search: progress for a listener, faults that it survived, and the final ``solver`` entry."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class SearchReport:
                             **({} if periods is None else {"techniques": self.techniques.to_json()})})
 
     def _run(self) -> dict[str, object]:
-        """How the search was run, and what became of it."""
+        """The settings and the outcome of the search."""
         return {
             "seconds": round(self.budget.elapsed, 3),
             "seed": self.budget.seed,
@@ -80,7 +80,7 @@ class SearchReport:
 
 
 def _of_period(proven: Proven, periods: Bracket | None) -> dict[str, object]:
-    """What is known of periods of one micro-batch, if any was looked for."""
+    """The results of the search for periods of one micro-batch, if there was one."""
     if periods is None:
         return {}
     period = proven.instance.time(periods.best.period)

@@ -16,7 +16,7 @@ from typing import TypedDict, Unpack
 from weft.solver.control.garbage import seldom_collected
 from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.budget import Budget
-from weft.solver.feasibility.infeasible import Infeasible, NoneFound
+from weft.solver.feasibility.infeasible import Infeasible, NoneFound, NoWholePeriod
 from weft.solver.period.improvers.starts import STARTS
 from weft.solver.period.registry import OPTIONAL as OF_PERIODS
 from weft.solver.problem import Problem
@@ -83,7 +83,7 @@ class Limits(TypedDict, total=False):
 
 
 def budget_of(function: str, limits: Limits) -> Budget:
-    """What ``function`` may spend by the ``limits`` that it was given. Raises ``TypeError`` for one that is none."""
+    """The budget of ``function`` by its ``limits``. Raises ``TypeError`` for an unknown one."""
     for name in limits.keys() - Limits.__annotations__.keys():
         raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
     if without := frozenset(limits.get("without", ())):
@@ -116,8 +116,7 @@ class Search(State):
 
     @property
     def value(self) -> float:
-        """What the best schedule so far comes to in the objective, in the problem's time unit; infinite where there is
-        none."""
+        """The objective of the best schedule so far, in the problem's time unit; infinite without a schedule."""
         return float("inf") if self.best is None else self.best.value
 
     @property
@@ -135,9 +134,9 @@ class Search(State):
         few = f"{counted} ({self.micro_batches}): no whole period fits between warm-up and cool-down; give at least"
         if self.micro_batches == 1:
             raise ValueError(f"{self.problem.name}: the objective 'rate' means nothing for so few {few} {least}")
-        raise NoneFound(f"{self.problem.name}: no steady state was found within the limit; give it more time"
-                        if least <= self.micro_batches else
-                        f"{self.problem.name}: the best steady state found takes more {few} {least}, or more time")
+        if least <= self.micro_batches:
+            raise NoneFound(f"{self.problem.name}: no steady state was found within the limit; give it more time")
+        raise NoWholePeriod(f"{self.problem.name}: the best steady state found takes more {few} {least}, or more time")
 
 
 #: Parts of the search over choices (:mod:`weft.solver.choices.tree`).
@@ -154,6 +153,6 @@ OPTIONAL: tuple[str, ...] = (
     *OF_PERIODS, *STARTS, *OF_CHOICES)
 
 def require_known(names: Collection[str]) -> None:
-    """Raise ``ValueError`` for a name that is none."""
+    """Raise ``ValueError`` for an unknown name."""
     if unknown := set(names) - set(OPTIONAL):
         raise ValueError(f"no technique is called {', '.join(sorted(unknown))}; there are {', '.join(OPTIONAL)}")

@@ -86,7 +86,7 @@ class State:
 
     @property
     def implied(self) -> Order:
-        """What must precede what in every schedule."""
+        """Operations that precede others in every schedule."""
         return self.proven.implied
 
     @property
@@ -147,7 +147,7 @@ class State:
         return self.report.summed_up(self.incumbent.best, self.proven, self.periods, self.incumbent.goal)
 
     def none_found(self) -> NoneFound:
-        """What is said where there is no schedule, and no proof that there is none."""
+        """The error for no schedule, and no proof that there is none."""
         return NoneFound(f"{self.problem.name}: no schedule of {self.micro_batches} micro-batches that fits the "
                          "devices' memory was found within the limit, and it is not proven that there is none; give it "
                          "more time or memory")

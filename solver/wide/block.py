@@ -1,4 +1,4 @@
-"""A block of a wide problem: what it costs may depend on the micro-batch's class, and options may leave it out."""
+"""A block of a wide problem: its costs may depend on the micro-batch's class, and options may leave it out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from weft.solver.problem import Block, BlockKind, Dependency, Number, ProblemErr
 from weft.solver.values import require_name
 
 Value = TypeVar("Value")
-#: What a block takes on each of its devices, in their order; one number stands for all, none for nothing.
+#: Amounts of a block on its devices, in their order; one number stands for all devices, an empty tuple for nothing.
 Amounts: TypeAlias = tuple[Number, ...]
 #: Options by choice.
 Options: TypeAlias = Mapping[str, str]
@@ -30,7 +30,7 @@ class WideDependency:
     when: Options = field(default_factory=dict)
 
     def of_class(self, name: str | None) -> Dependency:
-        """What it is where the micro-batch that is waited for is of class ``name``."""
+        """The plain dependency where the micro-batch that is waited for is of class ``name``."""
         return Dependency(self.block, _of(self.lag, name), self.link, self.distance)
 
 
@@ -39,8 +39,8 @@ class WideBlock:
     """A :class:`~weft.solver.problem.Block` that may be there under the options ``when`` only, and belong to a ``job``.
 
     ``duration``, ``memory`` and ``workspace`` are one value each, or one for each class. Raises
-    :class:`~weft.solver.problem.ProblemError` for what a plain block would be refused for, and for classes that
-    one of them has and another has not.
+    :class:`~weft.solver.problem.ProblemError` for whatever a plain block is refused for, and for classes that only
+    some of them name.
     """
 
     name: str
@@ -76,7 +76,7 @@ class WideBlock:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The classes that it makes a difference between, in the order in which they are named."""
+        """The classes whose costs or waits it names, in the order in which they are named."""
         values = (self.duration, self.memory, self.workspace, *(wait.lag for wait in self.after))
         return tuple(dict.fromkeys(name for value in values if isinstance(value, Mapping) for name in value))
 
@@ -87,7 +87,7 @@ class WideBlock:
                      _of(self.workspace, name), tuple(wait.of_class(name) for wait in self.after))
 
     def under(self, options: Options) -> WideBlock:
-        """The block where ``options`` are taken, which it must exist under: waits under others are gone."""
+        """The block where ``options`` are taken, under which it must exist; without waits under other options."""
         return replace(self, when=_left(self.when, options),
                        after=tuple(replace(wait, when=_left(wait.when, options))
                                    for wait in self.after if holds(wait.when, options)))
@@ -99,7 +99,7 @@ def options_text(options: Options) -> str:
 
 
 def holds(when: Options, taken: Options) -> bool:
-    """Whether what exists under ``when`` may exist where the options ``taken`` are: no choice is made against it."""
+    """Whether something that exists under ``when`` may exist where ``taken`` are taken: no choice excludes it."""
     return all(taken.get(choice, option) == option for choice, option in when.items())
 
 

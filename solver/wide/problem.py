@@ -30,7 +30,7 @@ _LOOKED_AT = 4096
 
 @dataclass(frozen=True)
 class WideProblem:
-    """Blocks with choices, jobs and classes. Raises :class:`~weft.solver.problem.ProblemError` for what means nothing.
+    """Blocks with choices, jobs and classes. Raises :class:`~weft.solver.problem.ProblemError` if they have no meaning.
     """
 
     name: str
@@ -146,7 +146,7 @@ class WideProblem:
 
 def _unchecked(problem: WideProblem, blocks: tuple[WideBlock, ...], choices: Mapping[str, tuple[str, ...]]
                ) -> WideProblem:
-    """``problem`` with these blocks and choices, which are some of its own: what was checked holds of them."""
+    """``problem`` with some of its own blocks and choices, which are not checked again."""
     made = object.__new__(WideProblem)
     for name, value in {**{label: getattr(problem, label) for label in problem.__dataclass_fields__},
                         "blocks": blocks, "choices": choices}.items():

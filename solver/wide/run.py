@@ -1,4 +1,4 @@
-"""How many micro-batches of each job run, and of which class each is; and what repeats in that.
+"""The number of micro-batches of each job, the class of each, and the rounds in which they repeat.
 
 Jobs and classes as a plain problem: one micro-batch of it is a round of the run.
 
@@ -48,14 +48,26 @@ class Run:
         classes = {job: _classes(problem, job, counted) for job, counted in listed.items()}
         return cls(classes, _rounds(classes) if ratio is None else _rounds_at(problem, classes, ratio))
 
+    @classmethod
+    def of_any_class(cls, problem: WideProblem, numbers: Counted | Mapping[str, Counted],
+                     ratio: Mapping[str, int] | None = None) -> Run:
+        """The run with so many micro-batches (of each job), all of the first class, where they may be of any. Raises
+        :class:`~weft.solver.problem.ProblemError` as :meth:`of` does, and for anything but numbers."""
+        first: dict[str | None, Counted] = {}
+        for job, count in _by_job(problem, numbers).items():
+            if not isinstance(count, int):
+                raise ProblemError("micro_batches lists classes, but each may be of any: give how many there are")
+            first[job] = [names[0]] * count if count > 0 and (names := problem.classes_of(job)) else count
+        return cls.of(problem, first.get(None, first), ratio)  # type: ignore[arg-type]
+
     def per_round(self, job: str | None) -> tuple[str | None, ...]:
         """The classes of the micro-batches of ``job`` in a round."""
         row = self.classes[job]
         return row[:len(row) // self.rounds]
 
     def within(self, problem: WideProblem) -> Run:
-        """The run of ``problem``, which is the run's own one where some options are taken: without the jobs and the
-        classes of which these have left nothing."""
+        """The run of ``problem``, which is the run's own problem with some options taken: without the jobs and classes
+        that are gone with the other options."""
         rows = {job: self.classes[job] for job in problem.jobs or (None,)}
         classes = {job: row if problem.classes_of(job) else (None,) * len(row) for job, row in rows.items()}
         return self if classes == self.classes else replace(self, classes=classes)
@@ -66,7 +78,7 @@ class Run:
         return sum(map(len, self.classes.values()))
 
     def to_json(self) -> int | list[str] | dict[str, int | list[str]]:
-        """As ``micro_batches`` stands in a ``weft.schedule/1`` file."""
+        """The entry ``micro_batches`` of a ``weft.schedule/1`` file."""
         found = {job: [str(name) for name in row] if any(row) else len(row) for job, row in self.classes.items()}
         if set(found) == {None}:
             return found[None]

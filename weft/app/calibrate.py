@@ -80,10 +80,10 @@ class Calibration(Tabular):
             together.add_row(one.kind, str(one.ranks), bytes_text(one.bytes), _time(one.seconds),
                              f"{one.spread:.0%}")
         message = self.measured.messages
-        said = [] if message is None else [
+        messages = [] if message is None else [
             f"a message takes {_time(message.latency)} and {1e-9 / max(message.seconds_a_byte, 1e-15):.2f} "
             f"GB/s ({message.spread:.0%} apart among {message.pairs} pairs)"]
-        return Group(kernels, *([together] if self.measured.collectives else []), *said,
+        return Group(kernels, *([together] if self.measured.collectives else []), *messages,
                      *(f"warning: {warning}" for warning in self.warnings))
 
 
@@ -116,8 +116,8 @@ def _together(device: str, ranks: int, quick: bool) -> tuple[tuple[CollectiveSam
                          timeout=_PATIENCE, beside=end_all_if_one_fails)
     bad = next((end for end in ended if end.code or end.late), None)
     if bad is not None:
-        said = bad.errors.strip().splitlines()
-        raise ProfileFault(f"a rank failed while messages were measured: {said[-1] if said else bad.code}")
+        errors = bad.errors.strip().splitlines()
+        raise ProfileFault(f"a rank failed while messages were measured: {errors[-1] if errors else bad.code}")
     found = json.loads(ended[0].output.splitlines()[-1])
     return (tuple(CollectiveSample(**sample) for sample in found["collectives"]), MessageSample(**found["messages"]))
 

@@ -51,10 +51,3 @@ def _require_run_of(schedule: Schedule, timeline: Timeline, name: str) -> None:
             ("lacks", *least) for least in sorted(planned - found)[:1]]:
         raise ValueError(f"{name}: {ran} block {block!r} of micro-batch {micro_batch} on rank {rank}, other than the "
                          f"schedule of {schedule.problem.name!r}: it was measured on another plan")
-
-
-def draw_history(schedule: Schedule, path: str | os.PathLike[str], *, title: str | None = None) -> None:
-    """Draw the history of the search for ``schedule``; see :func:`weft.draw`."""
-    from weft.figures import draw_curve
-
-    draw_curve(schedule, path, title=title)

@@ -159,12 +159,12 @@ class Explanation:
 
 def technique_lines(schedule: Schedule) -> list[str]:
     """The calls, results and time of each technique of the period search; none if the schedule does not record them."""
-    told = []
+    lines = []
     for name, count in schedule.solver.get("techniques", {}).items():
-        said = [f"{count[key]} {key[:-1] if count[key] == 1 else key}" for key in ("calls", "proofs", "improvements")
-                if count[key] or key == "calls"]
-        told.append(f"  {name}: {', '.join(said)}, {count['seconds']:.2f} s")
-    return ["How the period was searched:", *told] if told else []
+        counts = [f"{count[key]} {key[:-1] if count[key] == 1 else key}" for key in ("calls", "proofs", "improvements")
+                  if count[key] or key == "calls"]
+        lines.append(f"  {name}: {', '.join(counts)}, {count['seconds']:.2f} s")
+    return ["How the period was searched:", *lines] if lines else []
 
 
 def _what_if_json(found: WhatIf) -> dict[str, Any]:

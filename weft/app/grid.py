@@ -30,11 +30,9 @@ from weft.solver.bounds.load import load_bound
 from weft.solver.control.clock import OutOfTime
 from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.infeasible import Infeasible
-from weft.solver.judge.validate import violations
 from weft.solver.portfolio import Candidate, Portfolio
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Progress
-from weft.solver.timing import time_orders
 
 if TYPE_CHECKING:
     from weft.runtime.export.tools import Tool
@@ -241,14 +239,8 @@ def _known(placement: CasePlacement, micro_batches: int) -> Schedule | None:
     """The frameworks' schedule; ``None`` if it does not fit."""
     problem, name = placement.problem, _published(placement)
     with suppress(NotApplicable, Infeasible):
-        orders = (orders_within_memory(problem, micro_batches) if name == "1f1b" else
-                  BASELINES[name].orders(problem, micro_batches))
-        operations = time_orders(problem, micro_batches, orders)
-        makespan = max(operation.end for operation in operations)
-        made = Schedule(problem, micro_batches, operations, min(load_bound(problem, micro_batches), makespan),
-                        solver={"name": name})
-        if not violations(made, limit=1):
-            return placement.label(made)
+        return placement.ordered(micro_batches, name, orders_within_memory(problem, micro_batches) if name == "1f1b"
+                                 else BASELINES[name].orders(problem, micro_batches))
     return None
 
 

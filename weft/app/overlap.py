@@ -28,8 +28,7 @@ from weft.models.spec.spec import SpecError
 from weft.solver.choices.solve import solve_wide
 from weft.solver.control.stopping import breakable
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
-from weft.solver.judge.choice_rules import violations_of_choice
-from weft.solver.judge.validate import InvalidSchedule, violations
+from weft.solver.judge.validate import validate
 from weft.solver.portfolio import Candidate, Portfolio
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Progress
@@ -127,7 +126,7 @@ class _OverlapSearch(Portfolio[Any]):
                 continue
             searched += 1
             self._look_at(entry, 1 / min(_MOST, len(queue) - place))
-        return self._told(queue)
+        return self._answer(queue)
 
     @property
     def plain(self) -> Schedule | None:
@@ -161,8 +160,8 @@ class _OverlapSearch(Portfolio[Any]):
     def _ranked(self, listed: list[OpenOverlap]) -> list[Candidate[OpenOverlap]]:
         """The placements with options, the most promising first, judged by their results without options."""
         known = {_key(row): self._value_of(row) or row.bound for row in self._plain_rows()}
-        told = [replace(entry, single=known.get(_single_of(entry))) for entry in listed]
-        return [Candidate(entry, entry.least) for entry in sorted(told, key=lambda entry: entry.rank)]
+        entries = [replace(entry, single=known.get(_single_of(entry))) for entry in listed]
+        return [Candidate(entry, entry.least) for entry in sorted(entries, key=lambda entry: entry.rank)]
 
     # -- with options
 
@@ -196,10 +195,9 @@ class _OverlapSearch(Portfolio[Any]):
                 ) -> Schedule | Infeasible:
         """The best schedule of ``problem``, the placement's or one with fewer options, or the reason why there is
         none."""
-        own = limits.limited(share)
         try:
             found = solve_wide(problem, entry.of.run, objective=self.objective, on_progress=self.heard(entry),
-                               time_limit=own.left, effort=own.effort, seed=own.seed, workers=own.workers)
+                               **limits.limited(share).limits)
         except Infeasible as refusal:
             return refusal
         except ValueError as error:  # a steady state that does not appear in so few micro-batches
@@ -216,9 +214,7 @@ class _OverlapSearch(Portfolio[Any]):
               nothing_fits: bool) -> None:
         """Record ``found``, judged and better than the best; and the gain of overlap."""
         of = entry.of
-        faults = [*violations(found), *violations_of_choice(found, of.placement.problem)]
-        if faults:
-            raise InvalidSchedule(faults)
+        validate(found, whole=of.placement.problem)
         without = [value for value in (None if bare is None else bare.value, self._found_plain(of))
                    if value is not None]
         problem = of.placement.on_every_gpu(found.problem)
@@ -243,7 +239,7 @@ class _OverlapSearch(Portfolio[Any]):
 
     # -- what is said
 
-    def _told(self, queue: Sequence[Candidate[OpenOverlap]]) -> Schedule:
+    def _answer(self, queue: Sequence[Candidate[OpenOverlap]]) -> Schedule:
         if self.leader is None or self.leader.found is None:
             if any(entry.refusal is not None for entry in self.entries):
                 raise self.nothing(self.spec.name)
@@ -263,18 +259,19 @@ class _OverlapSearch(Portfolio[Any]):
                 "what stages of one GPU each send runs beside their computation already" + why)})
         rows = [*self._plain_rows(), *(searched(entry, chosen=entry is self.leader) for entry in queue)]
         known = [] if self.plain is None else [self.plain.value]
-        told = best.solver.get("overlap") or {}
-        known += [told["without"]] if told.get("without") is not None else []
+        overlap = best.solver.get("overlap") or {}
+        known += [overlap["without"]] if overlap.get("without") is not None else []
         update = max(entry.of.placement.update for entry in queue)
-        told = {"taken": False, "without": self.best, "with": self.best, "bound": best.value_bound,
-                **told, "best_without_options": min(known, default=None),
-                "bound_over_placements": self.bound,
-                **({"update": update} if update else {}),
-                **(self.listing.frameworks if best.solver.get("unit") == "step" else {})}
+        overlap = {"taken": False, "without": self.best, "with": self.best, "bound": best.value_bound,
+                   **overlap, "best_without_options": min(known, default=None),
+                   "bound_over_placements": self.bound,
+                   **({"update": update} if update else {}),
+                   **(self.listing.frameworks if best.solver.get("unit") == "step" else {})}
         solver = {key: value for key, value in best.solver.items() if key != "bound_over_any_placement"}
         return replace(best, solver=solver).with_solver(
-            placements=len(rows), bound_over_placements=self.bound, overlap=told, seconds=round(self.budget.elapsed, 3),
-            **choice(rows, self.refused, self.best, None), **({"interrupted": True} if self.interrupted else {}))
+            placements=len(rows), bound_over_placements=self.bound, overlap=overlap,
+            seconds=round(self.budget.elapsed, 3), **choice(rows, self.refused, self.best, None),
+            **({"interrupted": True} if self.interrupted else {}))
 
     def _plain_rows(self) -> list[Searched]:
         """The report on the placements without options."""
@@ -286,10 +283,10 @@ class _OverlapSearch(Portfolio[Any]):
     @property
     def _plain_chosen(self) -> tuple[str, tuple[int, ...]] | None:
         """The key of the best placement without options, if there are several."""
-        told = None if self.plain is None else self.plain.solver.get("alternatives")
-        if not isinstance(told, list):
+        alternatives = None if self.plain is None else self.plain.solver.get("alternatives")
+        if not isinstance(alternatives, list):
             return next(((row.placement, row.cut) for row in self._plain_rows()), None)
-        return next(((row["placement"], tuple(row["cut"])) for row in told if row["verdict"] == "chosen"), None)
+        return next(((row["placement"], tuple(row["cut"])) for row in alternatives if row["verdict"] == "chosen"), None)
 
 
 def _key(row: Searched) -> tuple[str, tuple[int, ...]]:

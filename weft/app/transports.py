@@ -104,9 +104,9 @@ class Transports(Tabular):
                     table.add_row(tried.name + what, "GPU" if tried.device == "cuda" else "CPU",
                                   "yes" if tried.works else "no", *(_time(seconds.get(size)) for size in self.sizes),
                                   _bandwidth(seconds))
-        said = [f"{tried.name} on {'GPUs' if tried.device == 'cuda' else 'the CPU'} does not work: {tried.fault}"
-                for tried in self.tried if tried.fault]
-        return Group(table, *said, *self.unchecked)
+        faults = [f"{tried.name} on {'GPUs' if tried.device == 'cuda' else 'the CPU'} does not work: {tried.fault}"
+                  for tried in self.tried if tried.fault]
+        return Group(table, *faults, *self.unchecked)
 
 
 def try_transports(gpus: int = 2, sizes: Sequence[int] = SIZES) -> Transports:

@@ -93,14 +93,14 @@ def option_lines(schedule: Schedule) -> list[str]:
 
 
 def _cost(schedule: Schedule, bound: Any, makespan: Any) -> str:
-    told = []
+    parts = []
     if bound is None:
         return "no schedule fits"
     if isinstance(bound, (int, float)) and bound > 0:
-        told.append("at least " + _against(schedule, bound))
+        parts.append("at least " + _against(schedule, bound))
     if isinstance(makespan, (int, float)):
-        told.append(f"{_against(schedule, makespan)} found")
-    return ", ".join(told) or "nothing is known"
+        parts.append(f"{_against(schedule, makespan)} found")
+    return ", ".join(parts) or "nothing is known"
 
 
 def _against(schedule: Schedule, value: float) -> str:

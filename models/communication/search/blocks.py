@@ -17,27 +17,15 @@ from weft.solver.wide.block import Options, WideBlock, WideDependency
 UNIT, _PARTS = 1e6, 10_000
 
 
-def engines_of(program: CommunicationProgram, prices: Prices, written: CommunicationProgram) -> list[Engine]:
-    """The engines in use."""
-    return list(dict.fromkeys(engine for stage in program.stages for work in work_of(program, stage, prices, written)
-                              for engine in work.engines))
-
-
-def blocks_of(program: CommunicationProgram, prices: Prices, written: CommunicationProgram,
-              index: Mapping[Engine, int], when: Options
-              ) -> list[WideBlock]:
+class ProgramBlocks:
     """One block for each piece of work of each chunk; ``index`` maps engines to devices. All blocks exist under
     ``when``.
 
     A chunk waits for the previous chunk of the same stage, and for its inputs: within the same chain, the same chunk.
     """
-    return _Blocks(program, prices, written, index, when).all()
 
-
-class _Blocks:
     def __init__(self, program: CommunicationProgram, prices: Prices, written: CommunicationProgram,
-                 index: Mapping[Engine, int], when: Options
-                 ) -> None:
+                 index: Mapping[Engine, int], when: Options) -> None:
         self.program, self.index, self.when = program, index, when
         self.works: dict[str, tuple[EngineWork, ...]] = {
             stage.name: work_of(program, stage, prices, written) for stage in program.stages}
@@ -45,6 +33,7 @@ class _Blocks:
         self.chunks = {name: overlap.chunks for overlap in program.overlaps for name in overlap.stages}
 
     def all(self) -> list[WideBlock]:
+        """The blocks, stage by stage."""
         return [block for stage in self.program.stages for chunk in range(self.chunks.get(stage.name, 1))
                 for block in self._pieces(stage.name, chunk)]
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from weft.models.communication.prices import Engine, Prices, require_named, work_of
 from weft.models.communication.program import CommunicationError, CommunicationProgram
-from weft.models.communication.search.blocks import UNIT, blocks_of, engines_of, least, listed
+from weft.models.communication.search.blocks import UNIT, ProgramBlocks, least, listed
 from weft.models.communication.search.chains import Chain, chain_sets, in_chunks, titles
 from weft.models.communication.search.schedules import ProgramSchedule, schedules
 from weft.solver.control.clock import is_over, watching
@@ -148,7 +148,7 @@ class _Candidates:
             self.all.append(_Candidate(entry, chains, times))
 
     def _blocks(self, entry: ProgramSchedule, chains: tuple[Chain, ...], count: int, when: Options) -> list[WideBlock]:
-        return blocks_of(in_chunks(entry.program, chains, count), self.prices, self.written, self.index, when)
+        return ProgramBlocks(in_chunks(entry.program, chains, count), self.prices, self.written, self.index, when).all()
 
     def choices(self, engines: Sequence[Engine], leave_out: bool, tried: int, complete: bool) -> Choices:
         """The candidates that may be best, including the one with the best listed time."""
@@ -172,7 +172,8 @@ class _Candidates:
 
 def _engines(variants: Sequence[ProgramSchedule], prices: Prices, written: CommunicationProgram) -> list[Engine]:
     """All engines, compute engines first: every group has one, and the others are its lanes."""
-    found = {engine for entry in variants for engine in engines_of(entry.program, prices, written)}
+    found = {engine for entry in variants for stage in entry.program.stages
+             for work in work_of(entry.program, stage, prices, written) for engine in work.engines}
     found |= {("compute", group) for _, group in found}
     return sorted(found, key=lambda engine: (engine[0] != "compute", engine[1], engine[0]))
 

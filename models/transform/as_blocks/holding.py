@@ -51,7 +51,7 @@ def resident(done: Preserved) -> dict[int, int]:
 
 
 def holdings(done: Preserved, blocks: Sequence[Grouped]) -> list[DeviceMemory]:
-    """Of each block."""
+    """The memory of each block."""
     return _Holdings(done, blocks).all()
 
 

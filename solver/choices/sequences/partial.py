@@ -10,9 +10,8 @@ from itertools import combinations_with_replacement, product
 from math import comb, factorial, prod
 from typing import TypeAlias
 
-from weft.solver.problem import ProblemError
 from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Counted, Run
+from weft.solver.wide.run import Run
 
 #: The class of every micro-batch, for each job (``None`` if there are none, and if all are equal).
 Sequence: TypeAlias = Mapping[str | None, tuple[str | None, ...]]
@@ -131,24 +130,3 @@ def any_sequences(problem: WideProblem, counts: Mapping[str | None, int]) -> lis
         divided.append([JobPart(names[job], (-1,) * count, tuple(map(taken.count, range(len(names[job])))))
                         for taken in combinations_with_replacement(range(len(names[job])), count)])
     return [Sequences(dict(zip(counts, parts, strict=True))) for parts in product(*divided)]
-
-
-def counts_of(problem: WideProblem, micro_batches: Counted | Mapping[str, Counted]) -> Mapping[str | None, int]:
-    """So many ``micro_batches`` (of each job) by job. Raises :class:`~weft.solver.problem.ProblemError` as a
-    :class:`~weft.solver.wide.run.Run` does, and for anything but numbers."""
-    listed: Mapping[str, Counted] | dict[str | None, Counted] = micro_batches if isinstance(
-        micro_batches, Mapping) else dict.fromkeys(problem.jobs or (None,), micro_batches)
-    jobs: dict[str | None, int] = {}
-    for job, count in listed.items():
-        if not isinstance(count, int):
-            raise ProblemError("micro_batches lists classes, but each may be of any: give how many there are")
-        jobs[job] = count
-    for job, count in jobs.items():
-        if count < 1:
-            raise ProblemError(f"micro_batches{'' if job is None else f' of job {job!r}'} is {count}, it must be at "
-                               "least 1")
-    # Other faults are reported by the run of any one class.
-    first = {job: [problem.classes_of(job)[0]] * count if problem.classes_of(job) else count
-             for job, count in jobs.items()}
-    Run.of(problem, first[None] if set(first) == {None} else {str(job): value for job, value in first.items()})
-    return {job: jobs[job] for job in (problem.jobs or (None,))}

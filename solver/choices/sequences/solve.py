@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import TypeAlias, Unpack
@@ -32,7 +32,7 @@ from weft.solver.choices.report import result_of
 from weft.solver.choices.sequences.costs import Costs
 from weft.solver.choices.sequences.node import Roots, SequenceNode, SequenceProblem, rounds_of
 from weft.solver.choices.sequences.partial import Sequence as ClassSequence
-from weft.solver.choices.sequences.partial import Sequences, any_sequences, counts_of, given_sequences
+from weft.solver.choices.sequences.partial import Sequences, any_sequences, given_sequences
 from weft.solver.choices.tree import Tree
 from weft.solver.control.clock import checkpoint, unwatched
 from weft.solver.cpsat.budget import Budget
@@ -41,7 +41,7 @@ from weft.solver.orders.climb import Decided
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Limits, Progress, budget_of
 from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Counted, Rounds, Run
+from weft.solver.wide.run import Rounds, Run
 
 #: The most assignments of a problem's choices, each with its own order to be found.
 _MOST_ASSIGNMENTS = 64
@@ -55,7 +55,7 @@ _QUICK = 2
 
 def solve_sequence(
     problem: WideProblem,
-    micro_batches: Run | Counted | Mapping[str, Counted],
+    run: Run,
     *,
     any_class: bool = False,
     start: Fitting | None = None,
@@ -63,13 +63,13 @@ def solve_sequence(
     on_progress: Callable[[Progress], None] = lambda _: None,
     **limits: Unpack[Limits],
 ) -> Schedule:
-    """The best schedule found over all orders of the ``micro_batches`` given, with a lower bound proven over all.
+    """The best schedule found over all orders of the micro-batches of ``run``, with a lower bound proven over all.
 
-    ``micro_batches``: a run, or the arguments of one. With ``any_class`` it is their number (of each job), and the
-    search decides the class of each. ``start`` is a known sequence with its schedule. ``limits`` are those of
-    :func:`weft.solver.step.search.solve`. If the problem has open choices, they are decided too. The schedule's
-    ``rounds`` have the class of each micro-batch; ``solver["sequence"]`` has them too, with the number of sequences
-    (``None`` if it was not counted), and whether their classes were open.
+    With ``any_class`` the run says their number (of each job), and the search decides the class of each. ``start`` is a
+    known sequence with its schedule. ``limits`` are those of :func:`weft.solver.step.search.solve`. If the problem has
+    open choices, they are decided too. The schedule's ``rounds`` have the class of each micro-batch;
+    ``solver["sequence"]`` has them too, with the number of sequences (``None`` if it was not counted), and whether
+    their classes were open.
 
     Raises :class:`~weft.solver.feasibility.infeasible.Infeasible` if it is proven that nothing fits the devices'
     memory, its subclass ``NoneFound`` if that is open, :class:`~weft.solver.problem.ProblemError` for an invalid run,
@@ -83,10 +83,9 @@ def solve_sequence(
     if problem.assignment_count > _MOST_ASSIGNMENTS:
         raise ValueError(f"{problem.name}: the choices have {problem.assignment_count} assignments, too many to search "
                          f"the order of micro-batches for each (at most {_MOST_ASSIGNMENTS}); give the order")
-    roots = _roots(problem, micro_batches, any_class=any_class)
-    given = None if any_class else _run_of(problem, micro_batches)
+    roots = _roots(problem, run, any_class=any_class)
     with unwatched():
-        tree = _SequenceTree(roots, budget, objective, on_progress, given)
+        tree = _SequenceTree(roots, budget, objective, on_progress, None if any_class else run)
     if start is not None:
         tree.found = roots[0], start
     with budget.kept(lambda: tree.leader is not None or tree.found is not None):
@@ -96,32 +95,16 @@ def solve_sequence(
     return _labelled(best, roots, any_class=any_class)
 
 
-def _roots(problem: WideProblem, micro_batches: Run | Counted | Mapping[str, Counted], *, any_class: bool
-           ) -> list[SequenceNode]:
+def _roots(problem: WideProblem, run: Run, *, any_class: bool) -> list[SequenceNode]:
     """A root for each assignment, and for each division of the micro-batches among the classes."""
     roots = []
-    counts = counts_of(problem, _numbers(micro_batches)) if any_class else {}
     for options in problem.assignments:
         wide = problem.under(options)
         of = SequenceProblem(wide, options)
-        if any_class:
-            partials = any_sequences(wide, {job: counts[job] for job in wide.jobs or (None,)})
-        else:
-            partials = [given_sequences(_run_of(problem, micro_batches).within(wide))]
+        partials = any_sequences(wide, {job: len(run.classes[job]) for job in wide.jobs or (None,)}
+                                 ) if any_class else [given_sequences(run.within(wide))]
         roots += [SequenceNode(of, partial) for partial in partials]
     return roots
-
-
-def _run_of(problem: WideProblem, micro_batches: Run | Counted | Mapping[str, Counted]) -> Run:
-    return micro_batches if isinstance(micro_batches, Run) else Run.of(problem, micro_batches)
-
-
-def _numbers(micro_batches: Run | Counted | Mapping[str, Counted]) -> Counted | Mapping[str, Counted]:
-    """How many micro-batches there are."""
-    if not isinstance(micro_batches, Run):
-        return micro_batches
-    counts = {job: len(row) for job, row in micro_batches.classes.items()}
-    return counts[None] if set(counts) == {None} else {str(job): count for job, count in counts.items()}
 
 
 def _as_found(tree: _SequenceTree, root: SequenceNode, found: Fitting) -> Schedule:

@@ -68,7 +68,7 @@ def place_step(sized: SizedProblem, *, one_size: bool = False, time_limit: float
 class _JointSearch:
     def __init__(self, sized: SizedProblem, budget: Budget, on_progress: Callable[[Progress], None],
                  *, one_size: bool) -> None:
-        self.sized, self.budget, self.params = sized, budget, PARAMS
+        self.sized, self.budget = sized, budget
         self.alike = one_size or len(sized.sizes) == 1
         self.cuts: list[SizedCut] = []
         self.known: dict[tuple[SizedCut, tuple[int, ...]], Candidate[Sizes]] = {}
@@ -86,21 +86,21 @@ class _JointSearch:
 
     def run(self) -> None:
         """All phases."""
-        with self.budget.part(self.params.front_share) as part:
+        with self.budget.part(PARAMS.front_share) as part:
             self._fronts(part)
         self.listed = True
-        with self.budget.part(self.params.shortest_share) as part:
+        with self.budget.part(PARAMS.shortest_share) as part:
             self._shortest(part)
         if not self.cuts:
             raise self._nothing()
-        with self.budget.limited(self.params.choice_share):
+        with self.budget.limited(PARAMS.choice_share):
             self._descend()
             self._choose()
-        with self.budget.part(self.params.any_share) as part:
+        with self.budget.part(PARAMS.any_share) as part:
             self.any_bound = any_bound(self.sized, part, self.makespan)
         if self.choices is not None:
             self.choices.drop(self.makespan)
-        self.orders.search_all(self._open(), self.params.finalists, self.params.first_slice)
+        self.orders.search_all(self._open(), PARAMS.finalists, PARAMS.first_slice)
 
     @property
     def makespan(self) -> float:
@@ -134,7 +134,7 @@ class _JointSearch:
 
     def _front_of(self, problem: PlacementProblem, size: int | None, budget: Budget, *, first: bool) -> None:
         """The cuts of one front, or the first of them; 1F1B at ``size``, or at every size that all stages may have."""
-        most = self.makespan / (problem.micro_batches or 1) * (self.params.first_reach_of_load if first else 1.0)
+        most = self.makespan / (problem.micro_batches or 1) * (PARAMS.first_reach_of_load if first else 1.0)
         found = front(problem, budget, most, first=first)
         self.whole &= first or found.whole
         if found.points or not (found.whole and self.makespan == math.inf):
@@ -193,7 +193,7 @@ class _JointSearch:
                 continue
             with suppress(TooWide):
                 found = least_step(groups, budget, least=least / (problem.micro_batches or 1), most=self.makespan,
-                                   params=replace(self.params, step_gap=self.params.short_gap))
+                                   params=replace(PARAMS, step_gap=PARAMS.short_gap))
                 for stages in dict.fromkeys(found.stages):
                     self._add(FrontPoint(stages.value, 0, tuple(nodes_of(groups, stages)),
                                          stages.devices or (1,) * len(stages.stages)),
@@ -209,7 +209,7 @@ class _JointSearch:
             if candidate.start is not None:
                 by_cut.setdefault(candidate.of.cut, candidate)
         groups = groups_of(self.sized.any)
-        for candidate in [*by_cut.values()][:self.params.descents]:
+        for candidate in [*by_cut.values()][:PARAMS.descents]:
             better: Candidate[Sizes] | None = candidate
             while better is not None:
                 candidate, better = better, next((
@@ -235,8 +235,8 @@ class _JointSearch:
             self.settled = True
             return
         self.choices = SizeSearch(self.cuts)
-        while self.choices.bound < self.makespan and self.choices.steps < self.params.most_steps:
-            for choice in self.choices.below(self.makespan, self.params.choice_steps):
+        while self.choices.bound < self.makespan and self.choices.steps < PARAMS.most_steps:
+            for choice in self.choices.below(self.makespan, PARAMS.choice_steps):
                 self._try(self.cuts[choice.cut], choice.sizes, choice.bound)
 
     # -- 5. orders --------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The phases of a step's search: what is done, in which order.
+"""The phases of a step's search, in their order.
 
 Each phase has a file with its technique and its constants, and a line in :data:`PHASES`. It gets the
 :class:`~weft.solver.step.state.State` of the search, offers schedules to its incumbent and raises its bounds. To add

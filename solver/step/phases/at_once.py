@@ -1,4 +1,4 @@
-"""Of many operations: a schedule that is made at once, then the bounds, before anything else is looked at."""
+"""For many operations: a schedule made at once, then the bounds, before anything else."""
 
 from __future__ import annotations
 

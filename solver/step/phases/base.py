@@ -1,4 +1,4 @@
-"""What a phase is: a part of the search of a step that the driver runs a step at a time."""
+"""The protocol of a phase: a part of a step's search, which the driver runs a step at a time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Phase(Protocol):
         ...
 
     def steps(self, state: State) -> Iterator[None]:
-        """Do it, and stop wherever another search may have its turn, or the whole may end."""
+        """Run it, with a stop wherever another search may have its turn, or the whole may end."""
         ...
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import weft
-from weft.models.capture.config import capture_config
+from weft.models.capture.capture import capture_config
 from weft.models.capture.exported import ExportFault
 
 

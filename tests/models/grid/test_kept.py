@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from tests.models.grid.test_rank import FREE, MOE, links
 from weft.models.grid.degrees import Degrees
-from weft.models.grid.kept import kept_otherwise
-from weft.models.grid.rank import GridRanks, RankLayer
+from weft.models.grid.rank import GridRanks, RankLayer, kept_otherwise
 from weft.models.spec.transformers import LatentAttention
 from weft.models.times.roofline import Roofline
 from weft.models.zoo.gpt import gpt_graph

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import pytest
 
 from tests.support.builders import chain, pipeline
 from weft.runtime.export.refusal import ExportError
-from weft.runtime.export.whole_steps import ranked_steps, unit_of_time
+from weft.runtime.export.whole_steps import ranked_steps
 from weft.solver.baselines import baseline
 from weft.solver.schedule import Operation
-
-
-def test_the_unit_is_the_greatest_that_all_durations_are_multiples_of() -> None:
-    assert unit_of_time([1, 2.5, 0.75]) == Fraction(1, 4)
-    assert unit_of_time([0.3, 0.6]) == Fraction(3, 10)  # as they are written, not as binary fractions
 
 
 def test_a_step_ends_where_anything_starts_or_ends() -> None:

@@ -18,6 +18,7 @@ from weft.app.lib.options import SearchOptions
 from weft.app.share.search import Question, share_jobs
 from weft.solver.choices.sequences.solve import solve_sequence
 from weft.solver.choices.solve import solve_wide
+from weft.solver.wide.run import Run as WideRun
 
 _PROBLEMS = ROOT / "experiments" / "problems"
 #: What is searched of each shipped problem.
@@ -61,12 +62,14 @@ def _chosen(objective: str) -> dict[str, Any]:
 def _sequence(seed: int, split: bool) -> dict[str, Any]:
     problem = drawn_pipeline(seed, split=split)
     draw = random.Random(seed)
-    return said_wide(solve_sequence(problem, [draw.choice(problem.classes) for _ in range(4)], time_limit=UNLIMITED,
-                                    effort=0.2, seed=seed))
+    return said_wide(solve_sequence(problem, WideRun.of(problem, [draw.choice(problem.classes) for _ in range(4)]),
+                                    time_limit=UNLIMITED, effort=0.2, seed=seed))
 
 
 def _any_sequence(seed: int) -> dict[str, Any]:
-    return said_wide(solve_sequence(drawn_pipeline(seed), 4, any_class=True, time_limit=UNLIMITED, effort=0.5, seed=1))
+    problem = drawn_pipeline(seed)
+    return said_wide(solve_sequence(problem, WideRun.of_any_class(problem, 4), any_class=True, time_limit=UNLIMITED,
+                                    effort=0.5, seed=1))
 
 
 def _shared(question: Question) -> dict[str, Any]:

@@ -94,8 +94,8 @@ class Comparison(Tabular):
         """The table, to be printed by rich."""
         problem = self.weft.problem
         time_unit, memory_unit = time_text(1.0, problem.time_unit)[1], memory_text(1, problem.memory_unit)[1]
-        told = self.weft.solver.get("grid", {})
-        gpus = told.get("gpus") or sum(device.lane_of is None for device in problem.devices)
+        grid = self.weft.solver.get("grid", {})
+        gpus = grid.get("gpus") or sum(device.lane_of is None for device in problem.devices)
         step = "ms per step" if time_unit == "ms" else f"makespan, {time_unit}"
         spans = ["span"] if any(row.span is not None for row in self.rows) else []
         texts = ("schedule", "placement")
@@ -159,12 +159,10 @@ class Comparison(Tabular):
 def row_of(name: str, schedule: Schedule) -> ComparisonRow:
     """The figures of ``schedule``, the known one of that name or weft's own."""
     bubble = schedule.bubble
-    static = schedule.solver.get("static_memory") or [0] * len(schedule.problem.devices)
     own = name == "weft"
     return ComparisonRow(
         name, "weft" if own else BASELINES[name].title, str(schedule.solver.get("placement", "")), schedule.makespan,
-        bubble.steady, bubble.step, bubble.span,
-        tuple(base + peak for base, peak in zip(static, schedule.peak_memory, strict=True)), fits(schedule),
+        bubble.steady, bubble.step, bubble.span, schedule.peak_with_static, fits(schedule),
         bound=schedule.value_bound if own else None,
         gap=schedule.value_gap if own else None,
         bound_over_placements=schedule.solver.get("bound_over_placements") if own else None,

@@ -78,8 +78,8 @@ def compare_source(
             known, left_out = _with_own_assignment(known, left_out, own, case.wide)
     if grid is not None:
         own = labelled(of, own)
-        told = {**grid.solver["grid"], **own.solver["grid"]}
-        own = grid if grid.solver["grid"]["step"] <= told["step"] else own.with_solver(grid=told)
+        figures = {**grid.solver["grid"], **own.solver["grid"]}
+        own = grid if grid.solver["grid"]["step"] <= figures["step"] else own.with_solver(grid=figures)
     schedules = {name: case.with_reserve(entry) for name, entry in {**known, "weft": own}.items()}
     adam: Schedule | str | None = None
     if twin is not None and own.solver.get("optimizer") == "adama" and not own.solver.get("interrupted"):
@@ -141,11 +141,11 @@ def _with_own_cut(known: dict[str, Schedule], left_out: dict[str, str],
 
 
 def _better(on_progress: Callable[[Progress], None], known: Mapping[str, Schedule]) -> Callable[[Progress], None]:
-    """A listener that hears of nothing worse than the best of ``known``, which was told already."""
-    told = min((schedule.value for schedule in known.values() if fits(schedule)), default=math.inf)
+    """A listener that hears of nothing worse than the best of ``known``, which has been shown."""
+    least = min((schedule.value for schedule in known.values() if fits(schedule)), default=math.inf)
 
     def heard(progress: Progress) -> None:
-        if progress.best.value <= told * (1 + RELATIVE_TOLERANCE):
+        if progress.best.value <= least * (1 + RELATIVE_TOLERANCE):
             on_progress(progress)
 
     return heard

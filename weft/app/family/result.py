@@ -94,7 +94,7 @@ class Family(SavedResult):
         }
 
     def draw(self, path: PathLike, title: str | None) -> None:
-        from weft.figures.training_steps import StepTimes, draw_training
+        from weft.figures.results import StepTimes, draw_training
 
         best = self.best_fixed
         draw_training([StepTimes(part.first, part.last, part.step_time, part.best,

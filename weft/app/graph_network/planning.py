@@ -167,11 +167,11 @@ def spec_pass(spec: Spec, schedule: Schedule, where: PathLike
         if training and getattr(graph, name) is None:
             raise SpecError(f"{spec.where}: model.graph: {graph.name} has no {name} to train with; give a .npz with "
                             "them" + (", or model.features an .npy file" if name == "features" else ""))
-    told, itemsize = schedule.solver.get("graph_network"), spec.run.parameter_bytes
+    choice, itemsize = schedule.solver.get("graph_network"), spec.run.parameter_bytes
     parameters = _initial(spec, network)
-    steps = None if told is None else Pass(
-        layer_sizes(network, parameters, training), grids_of(network, graph, told["chunks"]),
-        Choice(**{field.name: told[field.name] for field in fields(Choice)}), itemsize, training)
+    steps = None if choice is None else Pass(
+        layer_sizes(network, parameters, training), grids_of(network, graph, choice["chunks"]),
+        Choice(**{field.name: choice[field.name] for field in fields(Choice)}), itemsize, training)
     if steps is None or _memory_of(schedule.problem) != _memory_of(steps.problem("", None, 0, lambda step: 0.0)):
         raise SpecError(f"{spec.where}: {where} is a schedule of something else; solve this spec again (weft solve)")
     return steps, graph, network, parameters

@@ -305,10 +305,8 @@ class _FrontSearch:
             steady = at_its_times(found, found.depth + 2)
             for judged in (schedule, steady):
                 validate(judged)
-            peaks = placed.placement.label(steady).peak_memory  # of every GPU, even if one device represents several
-            static = placed.placement.details.get("static_memory") or [0] * len(peaks)
-            self._built[period, latency] = schedule, tuple(
-                base + peak for base, peak in zip(static, peaks, strict=True))
+            # of every GPU, even if one device represents several
+            self._built[period, latency] = schedule, placed.placement.label(steady).peak_with_static
         return self._built[period, latency]
 
 

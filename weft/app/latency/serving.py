@@ -114,7 +114,7 @@ class Serving(SavedResult):
 
     def draw(self, path: PathLike, title: str | None) -> None:
         if self.answer is None:
-            from weft.figures.latency_front import draw_latencies
+            from weft.figures.results import draw_latencies
 
             draw_latencies(self, path, title=title)
         else:
@@ -141,8 +141,8 @@ class Serving(SavedResult):
 
     def caption(self) -> str:
         """One line a fact: the scope of the bound, and the best throughput."""
-        told = self.covered.text()
-        over = f", on {told}; {others(told)}" if told else ""
+        covered = self.covered.text()
+        over = f", on {covered}; {others(covered)}" if covered else ""
         lines = [f"bound: over all schedules with one micro-batch per period no longer than this{over}"]
         if self.floor is not None:
             lines[0] = (f"bound: over all schedules with one micro-batch per period of at most "

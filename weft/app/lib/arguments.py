@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeAlias, TypeVar
 
-from weft.app.lib.counted import counted
 from weft.app.lib.sources import MicroBatches, PathLike, Source
 
 if TYPE_CHECKING:
@@ -109,6 +108,62 @@ def micro_batches(text: str) -> int:
 def micro_batches_of_any(text: str) -> MicroBatches:
     """The number of micro-batches, for each job or class if there are any."""
     return counted(text) if {",", "=", "*"} & set(text) else micro_batches(text)
+
+
+def counted(text: str) -> MicroBatches:
+    """``"8"``, ``"short,long,long"``, ``"a=8,b=4"`` or ``"a=short/long,b=4"``; ``"4*short,2*long"`` repeats.
+
+    Raises ``ValueError`` for other texts.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if not all(parts):
+        raise ValueError(f"is {text!r}, it must be a number, classes between commas, or job=number between commas")
+    if not any("=" in part for part in parts):
+        return _counted(parts)
+    found: dict[str, int | list[str]] = {}
+    for part in parts:
+        job, equals, value = (piece.strip() for piece in part.partition("="))
+        if not (job and equals and value) or job in found:
+            raise ValueError(f"is {text!r}: {part!r} must be job=number, each job once")
+        found[job] = _counted([piece.strip() for piece in value.split("/")])
+    return found
+
+
+def degrees_of(text: str) -> dict[str, Any]:
+    """``tensor=8,data=auto`` as a mapping, with numbers and booleans converted; ``auto`` alone: none. Raises
+    ``ValueError``."""
+    found: dict[str, Any] = {}
+    for part in [] if text.strip() == "auto" else text.split(","):
+        name, equals, value = (word.strip() for word in part.partition("="))
+        if not equals or not name or not value or name in found:
+            raise ValueError(f"{text!r:.80} is no list such as tensor=8,pipeline=4,data=auto")
+        found[name] = int(value) if value.isdigit() else {"true": True, "false": False}.get(value, value)
+    return found
+
+
+def ratio_of(text: str) -> dict[str, int]:
+    """``"a=2,b=1"``. Raises ``ValueError`` for other texts."""
+    found = counted(text)
+    if not isinstance(found, dict) or not all(isinstance(share, int) for share in found.values()):
+        raise ValueError(f"is {text!r}, it must be job=number between commas, as a=2,b=1")
+    return {job: share for job, share in found.items() if isinstance(share, int)}
+
+
+def _counted(parts: list[str]) -> int | list[str]:
+    if len(parts) == 1 and parts[0].lstrip("+-").isdecimal():
+        return micro_batches(parts[0])
+    found: list[str] = []
+    for part in parts:
+        times, star, name = (piece.strip() for piece in part.partition("*"))
+        if star and times.isdecimal() and name:
+            if len(found) + int(times) > _MICRO_BATCHES:
+                raise ValueError(f"lists more than {_MICRO_BATCHES} micro-batches")
+            found += [name] * int(times)
+        else:
+            found.append(part)
+    if not found:
+        raise ValueError("lists no micro-batch")
+    return found
 
 
 def workers(text: str) -> int:

@@ -15,7 +15,6 @@ from weft.app.lib.placements import (
     OpenPlacement,
     by_device,
     candidate_placement,
-    open_title,
     shape_placement,
     whole_model_placements,
 )
@@ -290,8 +289,8 @@ def _open_placements(spec: Spec, micro_batches: int) -> tuple[OpenPlacement, ...
     for entry in open_candidates(spec):
         plain = candidate_placement(entry.plain)
         layout = layout_title(entry.plain.shape, len(entry.plain.stages) // len(entry.plain.problem.devices))
-        title = open_title(layout, " or ".join(map(backward_title, entry.backward)),
-                           activations="activations" in spec.placement.choices)
+        title = (f"{layout}, {' or '.join(map(backward_title, entry.backward))}"
+                 + (", activations by stage" if "activations" in spec.placement.choices else ", by stage"))
         found.append(OpenPlacement(title, entry.problem, Run.of(entry.problem, micro_batches),
                                    {**by_device(plain.details, entry.problem), "placement": title}))
     return tuple(found)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 #: Beyond this many placements a caption gives only their number.
-_MOST_TOLD = 12
+_MOST_TITLES = 12
 _EVERY = "every cut of "
 
 
@@ -62,16 +62,16 @@ class Coverage:
 
 def _placements(cuts: Counter[str], beside: bool) -> str:
     """The listed placements, by title with the number of their cuts."""
-    told = [title if count == 1 else f"{title}: {count} cuts" for title, count in cuts.items()]
-    if len(told) > _MOST_TOLD:
-        told = [*told[:_MOST_TOLD], f"{len(told) - _MOST_TOLD} more"]
+    titles = [title if count == 1 else f"{title}: {count} cuts" for title, count in cuts.items()]
+    if len(titles) > _MOST_TITLES:
+        titles = [*titles[:_MOST_TITLES], f"{len(titles) - _MOST_TITLES} more"]
     number = sum(cuts.values())
     if not number:
         return ""
     ending = "; one cut of each" if number > 1 and max(cuts.values()) == 1 else ""
     what = "other placement" if beside else "placement"
     return (f"the one {what} considered" if number == 1 else f"the {number} {what}s considered") + (
-        f" ({'; '.join(told)}{ending})")
+        f" ({'; '.join(titles)}{ending})")
 
 
 #: For a problem that is already placed.

@@ -95,7 +95,7 @@ def _decided(stage: Mapping[str, Any], unit: str) -> str:
 def _at_peak(schedule: Schedule, device: int, offloaded: int) -> str:
     """The device's memory at its first peak, by class."""
     kept = copied = best = 0
-    told = ""
+    peak = ""
     for operation in schedule.device_orders[device]:
         block = schedule.problem.blocks[operation.block]
         change, workspace = int(block.memory_on(device)), int(block.workspace_on(device))
@@ -105,13 +105,13 @@ def _at_peak(schedule: Schedule, device: int, offloaded: int) -> str:
             kept, copied = kept + change - offloaded, copied + offloaded
         if kept + copied + workspace > best:
             best = kept + copied + workspace
-            told = f"{bytes_text(kept)} kept" + (f", {bytes_text(copied)} to be offloaded or back" if offloaded else "")
-            told += f", {bytes_text(workspace)} workspace and buffers" if workspace else ""
+            peak = f"{bytes_text(kept)} kept" + (f", {bytes_text(copied)} to be offloaded or back" if offloaded else "")
+            peak += f", {bytes_text(workspace)} workspace and buffers" if workspace else ""
         if block.kind == BlockKind.OTHER:
             copied += min(0, change)
         elif change < 0:
             kept, copied = kept + change + offloaded, copied - offloaded
-    return told
+    return peak
 
 
 def plan_table(plan: MemoryPlan, name: str) -> Table:

@@ -77,9 +77,9 @@ def is_open(source: Spec | Problem | WideProblem) -> TypeGuard[Spec]:
 
 def found_pipeline(spec: Spec, found: Schedule) -> GridPipeline:
     """The pipeline of the grid found by a search of ``spec``, with its chunks still open."""
-    told = found.solver["grid"]
-    degrees = Degrees(**{entry.name: told[entry.name] for entry in fields(Degrees)})
-    return GridPipeline(grid_space(spec), spec, Grid(degrees, told["bound"], told["step"]))
+    grid = found.solver["grid"]
+    degrees = Degrees(**{entry.name: grid[entry.name] for entry in fields(Degrees)})
+    return GridPipeline(grid_space(spec), spec, Grid(degrees, grid["bound"], grid["step"]))
 
 
 def given_pipeline(spec: Spec) -> GridPipeline:

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, cast
 
-from weft.app.lib.arguments import KINDS, LIMITS, ForTool, Option, natural, positive, workers
-from weft.app.lib.counted import ratio_of
+from weft.app.lib.arguments import KINDS, LIMITS, ForTool, Option, natural, positive, ratio_of, workers
 
 if TYPE_CHECKING:
     from weft.solver.cpsat.budget import Budget, Pace
@@ -136,6 +135,11 @@ class SearchOptions:
     def settings(self) -> dict[str, Any]:
         """All fields except the start: the settings that make runs equal."""
         return {"time_limit": self.time_limit, "effort": self.effort, "seed": self.seed, "workers": self.workers}
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """Those of a search that begins now, with what is left of the time."""
+        return {**self.settings, "time_limit": self.left}
 
     @property
     def left(self) -> float:

@@ -16,8 +16,10 @@ from weft.app.lib.decided_memory import plan_details, plan_title
 from weft.app.lib.verdicts import backward_title, layout_title, shape_placement_details
 from weft.solver.bounds.load import load_bound, work_alone
 from weft.solver.control.clock import OutOfTime
+from weft.solver.judge.validate import violations
 from weft.solver.problem import Problem
-from weft.solver.schedule import Schedule
+from weft.solver.schedule import Schedule, latest_end
+from weft.solver.timing import Orders, time_orders
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Rounds, Run
 
@@ -75,6 +77,13 @@ class CasePlacement:
         return work_alone(self.problem, own if objective == "span" else 1) / (
             self.replicas if objective == "rate" else 1)
 
+    def ordered(self, micro_batches: int, name: str, orders: Orders) -> Schedule | None:
+        """The schedule ``name`` with these orders, which says its placement; ``None`` if it does not fit."""
+        operations = time_orders(self.problem, micro_batches, orders)
+        bound = min(load_bound(self.problem, micro_batches), latest_end(operations))
+        made = Schedule(self.problem, micro_batches, operations, bound, solver={"name": name})
+        return None if violations(made, limit=1) else self.label(made)
+
     def label(self, schedule: Schedule) -> Schedule:
         """``schedule``, on every GPU and with its placement's details."""
         return replace(schedule, problem=self.whole, choices=self.choices, rounds=self.rounds
@@ -100,12 +109,6 @@ class OpenPlacement:
     def label(self, schedule: Schedule) -> Schedule:
         """``schedule`` with what it says of its placement."""
         return schedule.with_solver(**self.details)
-
-
-def open_title(layout: str, backward: str, *, activations: bool) -> str:
-    """Such as "1 stage a GPU, B or I+W, activations by stage": the ``layout``, the kind of ``backward``, and whether
-    stages choose the activations they keep."""
-    return f"{layout}, {backward}" + (", activations by stage" if activations else ", by stage")
 
 
 def candidate_placement(candidate: ModelCandidate, kept: str = "") -> CasePlacement:

@@ -50,12 +50,12 @@ def searched(candidate: Candidate[CasePlacement] | Candidate[OpenPlacement] | Ca
 def told_rows(schedule: Schedule, first: CasePlacement, *, chosen: bool) -> list[Searched]:
     """An answer's records of the placements it was chosen from; for a single one, of that, ``first``. ``chosen``:
     whether it is still the answer."""
-    told = schedule.solver.get("alternatives")
-    if not isinstance(told, list):
+    alternatives = schedule.solver.get("alternatives")
+    if not isinstance(alternatives, list):
         return [Searched(first.title, schedule.value_bound, schedule.makespan, chosen, "",
                          cut_of_details(first.details))]
     return [Searched(row["placement"], row["bound"], row["makespan"], chosen and row["verdict"] == "chosen",
-                     row.get("reason", ""), tuple(row["cut"])) for row in told if row["verdict"] != "none"]
+                     row.get("reason", ""), tuple(row["cut"])) for row in alternatives if row["verdict"] != "none"]
 
 
 def choice(rows: Sequence[Searched], refused: Sequence[tuple[str, str]], best: float,
@@ -159,71 +159,71 @@ def covered_lines(schedule: Schedule) -> list[str]:
 
 def grid_lines(schedule: Schedule) -> list[str]:
     """Its uniform grid, the time of a whole step, and the distance to any other grid; none without a grid."""
-    told = schedule.solver.get("grid")
-    if not isinstance(told, Mapping):
+    grid = schedule.solver.get("grid")
+    if not isinstance(grid, Mapping):
         return []
     shown = partial(shown_time, unit=schedule.problem.time_unit)
-    end, step = told["end"], told["step"]
-    lines = [f"grid      {told['title']}, {told['gpus']} GPUs; {told['micro_batches']} micro-batches for each of "
-             f"{told['data']} replicas, {told['gpus'] // told['pipeline']} GPUs a stage",
+    end, step = grid["end"], grid["step"]
+    lines = [f"grid      {grid['title']}, {grid['gpus']} GPUs; {grid['micro_batches']} micro-batches for each of "
+             f"{grid['data']} replicas, {grid['gpus'] // grid['pipeline']} GPUs a stage",
              f"step      {shown(step)}: the pipeline and {shown(end['seconds'])} behind it (gradients "
              f"{shown(end['gradients'])}, optimizer {shown(end['optimizer'])}, parameters "
-             f"{shown(end['parameters'])} on the GPU that ends last); {told['model_flops_utilization']:.1%} of the "
+             f"{shown(end['parameters'])} on the GPU that ends last); {grid['model_flops_utilization']:.1%} of the "
              "peak rate"]
-    if "bound_over_grids" in told:
-        gap = step / told["bound_over_grids"] - 1
-        lines.append(f"          lower bound {shown(told['bound_over_grids'])} over all {told['listed']} grids listed, "
-                     f"any cut and order (gap {gap:.1%}); {told['looked_at']} had a schedule tried"
-                     + ("; there was no time to list all" if told["not_all_listed"] else ""))
+    if "bound_over_grids" in grid:
+        gap = step / grid["bound_over_grids"] - 1
+        lines.append(f"          lower bound {shown(grid['bound_over_grids'])} over all {grid['listed']} grids listed, "
+                     f"any cut and order (gap {gap:.1%}); {grid['looked_at']} had a schedule tried"
+                     + ("; there was no time to list all" if grid["not_all_listed"] else ""))
         lines += [f"          {other['title']}: {shown(other['step'])}, not below {shown(other['bound'])}"
-                  for other in told["others"]]
-    if told.get("free_groups") is not None:
-        lines.append(f"          groups of any size, without the end of the step: {shown(told['free_groups'])} "
-                     f"({told['free_placement']}; the uniform grid {shown(told['pipeline_time'])})")
+                  for other in grid["others"]]
+    if grid.get("free_groups") is not None:
+        lines.append(f"          groups of any size, without the end of the step: {shown(grid['free_groups'])} "
+                     f"({grid['free_placement']}; the uniform grid {shown(grid['pipeline_time'])})")
     return lines
 
 
 def overlap_lines(schedule: Schedule) -> list[str]:
     """The gain of overlapping collectives, a line or two; none if not requested."""
-    told = schedule.solver.get("overlap")
-    if not isinstance(told, Mapping):
+    overlap = schedule.solver.get("overlap")
+    if not isinstance(overlap, Mapping):
         return []
-    if "not_searched" in told:
-        return [f"overlap   not searched: {told['not_searched']}"]
-    if "nothing" in told:
-        return [f"overlap   nothing to overlap: {told['nothing']}"]
+    if "not_searched" in overlap:
+        return [f"overlap   not searched: {overlap['not_searched']}"]
+    if "nothing" in overlap:
+        return [f"overlap   nothing to overlap: {overlap['nothing']}"]
     shown = partial(shown_time, unit=schedule.problem.time_unit)
-    bound = f"bound {shown(told['bound_over_placements'])} over all placements and options listed"
-    update = [] if not told.get("update") else [
+    bound = f"bound {shown(overlap['bound_over_placements'])} over all placements and options listed"
+    update = [] if not overlap.get("update") else [
         f"          of these only steps of the whole model on every GPU count the optimizer's update, here "
-        f"{shown(told['update'])} for all parameters"]
-    if not told["taken"]:
+        f"{shown(overlap['update'])} for all parameters"]
+    if not overlap["taken"]:
         return [f"overlap   no placement with overlap is better than {shown(schedule.value)} without; {bound}", *update]
-    if told["without"] is None:
-        none = "nothing fits" if told.get("nothing_fits") else "none was found"
-        line = f"without overlap {none}, with overlap {shown(told['with'])}"
+    if overlap["without"] is None:
+        none = "nothing fits" if overlap.get("nothing_fits") else "none was found"
+        line = f"without overlap {none}, with overlap {shown(overlap['with'])}"
     else:
-        line = (f"without overlap {shown(told['without'])}, with overlap {shown(told['with'])} "
-                f"(−{max(0.0, 1 - told['with'] / told['without']):.1%})")
-    best = told.get("best_without_options")
-    if told["without"] is not None and best is not None and best >= told["without"] * (1 - RELATIVE_TOLERANCE):
+        line = (f"without overlap {shown(overlap['without'])}, with overlap {shown(overlap['with'])} "
+                f"(−{max(0.0, 1 - overlap['with'] / overlap['without']):.1%})")
+    best = overlap.get("best_without_options")
+    if overlap["without"] is not None and best is not None and best >= overlap["without"] * (1 - RELATIVE_TOLERANCE):
         best = None  # it is this placement, already reported
-    return [f"overlap   {line} on this placement, bound {shown(told['bound'])}",
+    return [f"overlap   {line} on this placement, bound {shown(overlap['bound'])}",
             *([f"          the best placement without overlap takes {shown(best)}; {bound}"] if best is not None else
-              [f"          {bound}"]), *_framework_lines(told, schedule), *update]
+              [f"          {bound}"]), *_framework_lines(overlap, schedule), *update]
 
 
-def _framework_lines(told: Mapping[str, Any], schedule: Schedule) -> list[str]:
+def _framework_lines(overlap: Mapping[str, Any], schedule: Schedule) -> list[str]:
     """The results of the frameworks' own overlap, a line each."""
     from weft.models.overlap.frameworks import FRAMEWORKS
 
     lines = []
-    for entry in told.get("frameworks", ()):
+    for entry in overlap.get("frameworks", ()):
         what, found = FRAMEWORKS.get(entry["name"], entry["name"]), entry["with"]
         if found is None:
             lines.append(f"          {what}: does not fit")
             continue
-        change = told["with"] / found - 1
+        change = overlap["with"] / found - 1
         compared = "a tie" if abs(change) < 5e-5 else f"{'−' if change < 0 else '+'}{abs(change):.1%} with weft"
         lines.append(f"          {what}: {shown_time(found, schedule.problem.time_unit)} ({compared})")
     return lines
@@ -244,10 +244,10 @@ def choice_lines(schedule: Schedule) -> list[str]:
                      f"{shown_time(bound, unit)} (gap {schedule.value / bound - 1:.2%}); replicas on some of "
                      "the GPUs each are not counted")
     others = [entry for entry in entries if entry["verdict"] != "chosen"]
-    told = {entry["placement"] for entry in entries if entry["verdict"] == "chosen"}
+    chosen = {entry["placement"] for entry in entries if entry["verdict"] == "chosen"}
     for entry in others[:_MOST_LINES]:
-        again = ", cut otherwise" if entry["placement"] in told else ""  # for another number of micro-batches in flight
-        told.add(entry["placement"])
+        again = ", cut otherwise" if entry["placement"] in chosen else ""  # for other numbers in flight
+        chosen.add(entry["placement"])
         lines.append(f"{entry['placement']}{again}: {_verdict(entry, unit)}")
     if len(others) > _MOST_LINES:
         lines.append(f"{len(others) - _MOST_LINES} more in the schedule's solver.alternatives")

@@ -3,8 +3,8 @@ placement."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -59,43 +59,18 @@ def wide_case(problem: WideProblem, micro_batches: MicroBatches | None, options:
     if len(problem.classes) < 2:
         raise ValueError(f"{problem.name}: micro-batches can be of any class only where there are several: leave "
                          "any-class out")
-    return WideCase(problem, Run.of(problem, _of_first_class(problem, micro_batches), ratio), reorder, any_class)
-
-
-def _of_first_class(problem: WideProblem, micro_batches: MicroBatches) -> MicroBatches:
-    """The given number of micro-batches of each job, all of the first class."""
-    if not isinstance(micro_batches, Mapping):
-        if problem.jobs:
-            return _of_first_class(problem, dict.fromkeys(problem.jobs, micro_batches))
-        return _first(problem, None, micro_batches)
-    return {job: _first(problem, job, counted) for job, counted in micro_batches.items()}
-
-
-def _first(problem: WideProblem, job: str | None, counted: int | Sequence[str]) -> int | list[str]:
-    if not isinstance(counted, int):
-        raise ValueError("micro_batches lists classes, but each may be of any: give how many there are")
-    names = problem.classes_of(job)
-    return [names[0]] * counted if names else counted
+    return WideCase(problem, Run.of_any_class(problem, micro_batches, ratio), reorder, any_class)
 
 
 def _of_one_class(problem: WideProblem, run: Run) -> list[Run]:
     """The run with all micro-batches of one class, for each class."""
-    most = max(len(problem.classes_of(job)) for job in run.classes)
-    found = []
-    for number in range(most):
-        counted = {}
-        for job, row in run.classes.items():
-            names = problem.classes_of(job)
-            counted[job] = [names[min(number, len(names) - 1)]] * len(row) if names else len(row)
-        found.append(Run.of(problem, counted[None] if None in counted else
-                            {str(job): value for job, value in counted.items()}))
-    return found
+    names = {job: problem.classes_of(job) or (None,) for job in run.classes}
+    return [replace(run, classes={job: (names[job][min(number, len(names[job]) - 1)],) * len(row)
+                                  for job, row in run.classes.items()})
+            for number in range(max(map(len, names.values())))]
 
 
 def _examples(problem: WideProblem) -> list[str]:
-    found = []
     if problem.jobs:
-        found.append(",".join(f"{job}=N" for job in problem.jobs))
-    elif problem.classes:
-        found.append("the class of each, as " + ",".join(problem.classes))
-    return found
+        return [",".join(f"{job}=N" for job in problem.jobs)]
+    return ["the class of each, as " + ",".join(problem.classes)] if problem.classes else []

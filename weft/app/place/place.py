@@ -57,12 +57,11 @@ def place_source(source: str | os.PathLike[str] | PlacementProblem | OperatorGra
     """See :func:`weft.place`."""
     question.require_meaning()
     problem = placement_problem_of(source, question)
-    settings = {**options.settings, "time_limit": options.left}  # reading has used part of it
     if question.stage_graph:
         from weft.solver.placement.dag.place_graph import place_graph
 
-        return place_graph(problem, slack=question.slack, on_step=on_step, **settings)
-    return place(problem, latency=question.latency, on_step=on_step, **settings)
+        return place_graph(problem, slack=question.slack, on_step=on_step, **options.limits)
+    return place(problem, latency=question.latency, on_step=on_step, **options.limits)
 
 
 def placement_problem_of(source: str | os.PathLike[str] | PlacementProblem | OperatorGraph | Spec,

@@ -59,8 +59,7 @@ def place_step_source(source: str | os.PathLike[str] | PlacementProblem | Operat
     wanted.require_meaning()
     with options.preparing():
         sized = _sized(source, wanted, question)
-    settings = {**options.settings, "time_limit": options.left}  # reading has used part of it
-    return place_step(sized, one_size=wanted.one_size, on_progress=on_progress, **settings)
+    return place_step(sized, one_size=wanted.one_size, on_progress=on_progress, **options.limits)
 
 
 def _sized(source: str | os.PathLike[str] | PlacementProblem | OperatorGraph | Spec, wanted: SizesAsked,

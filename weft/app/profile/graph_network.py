@@ -87,7 +87,7 @@ class GraphNetworkStages(SavedResult):
         return {"format": GRAPH_STAGES_FORMAT, **asdict(self)}
 
     def draw(self, path: PathLike, title: str | None) -> None:
-        from weft.figures.stage_bars import draw_stages
+        from weft.figures.results import draw_stages
 
         draw_stages([(f"layer {one.layer}: {one.kind}", one.stage, one.seconds, one.bound) for one in self.stages],
                     path, title or f"{self.graph}: time of each stage")
@@ -106,11 +106,11 @@ class GraphNetworkStages(SavedResult):
     def _caption(self) -> str:
         plain, fused = self.seconds(fused=False), self.seconds(fused=True)
         most = max(plain, key=plain.__getitem__)
-        said = (f"{self.device}: {self.flops / 1e9:.3g} GFLOP/s and {self.bandwidth / 1e9:.3g} GB/s at most, so "
-                f"{self.flops / self.bandwidth:.3g} FLOPs a byte. {most.replace('_', ' ')} takes "
-                f"{plain[most] / sum(plain.values()):.0%} of the time.")
+        rates = (f"{self.device}: {self.flops / 1e9:.3g} GFLOP/s and {self.bandwidth / 1e9:.3g} GB/s at most, so "
+                 f"{self.flops / self.bandwidth:.3g} FLOPs a byte. {most.replace('_', ' ')} takes "
+                 f"{plain[most] / sum(plain.values()):.0%} of the time.")
         gain = sum(plain.values()) / sum(fused.values())
-        return said + (f" Fused, all is {gain:.3g} times as fast." if fused[FUSED] else " No layer can be fused.")
+        return rates + (f" Fused, all is {gain:.3g} times as fast." if fused[FUSED] else " No layer can be fused.")
 
 
 def profile_graph_network(model: str | os.PathLike[str], graph: str | os.PathLike[str] | Graph | None = None, *,

@@ -46,8 +46,8 @@ def profile_together(stages: str, ranks: int, *, repeats: int, device: str) -> M
                              timeout=WEEK, beside=end_all_if_one_fails)
         failed = {rank: end for rank, end in enumerate(ended) if end.code > 0}  # the others were killed because of it
         for rank, end in sorted(failed.items(), key=lambda item: item[1].code != MISTAKE):
-            said = end.errors.splitlines()[-1] if end.errors else f"it ended with code {end.code}"
-            raise ProfileFault(said if end.code == MISTAKE else f"rank {rank} failed while measuring: {said}")
+            reason = end.errors.splitlines()[-1] if end.errors else f"it ended with code {end.code}"
+            raise ProfileFault(reason if end.code == MISTAKE else f"rank {rank} failed while measuring: {reason}")
         if any(end.code for end in ended):
             raise ProfileFault("a rank was killed while measuring: perhaps for want of memory")
         found = [load_stage_costs(Path(folder) / f"{rank}.json") for rank in range(ranks)]

@@ -54,15 +54,15 @@ def require_fit(jobs: Sequence[Job], budget: Budget) -> None:
 def _which_do(jobs: Sequence[Job], budget: Budget) -> str:
     """The combinations that fit: pairs of more than two jobs, or each of two jobs alone."""
     unit = jobs[0].problem.memory_unit
-    told = []
+    parts = []
     for own in combinations(jobs, 2 if len(jobs) > 2 else 1):
         lacking = missing(own, budget)
         most = max((lack.amount for lack in lacking.values()), default=0)
         whose = listed([job.name for job in own])
         verb = "fit" if len(own) > 1 else "fits"
-        told.append(f"{whose} {verb}" if not lacking else
-                    f"{whose} {'lack' if len(own) > 1 else 'lacks'} {amount_text(most, unit)}")
-    return ("Of the pairs, " if len(jobs) > 2 else "Alone, ") + "; ".join(told)
+        parts.append(f"{whose} {verb}" if not lacking else
+                     f"{whose} {'lack' if len(own) > 1 else 'lacks'} {amount_text(most, unit)}")
+    return ("Of the pairs, " if len(jobs) > 2 else "Alone, ") + "; ".join(parts)
 
 
 def missing(jobs: Sequence[Job], budget: Budget) -> dict[int, Lack]:

@@ -17,10 +17,9 @@ from weft.runtime.plan.collectives import collective_rows
 from weft.runtime.plan.plan import plan_of
 from weft.solver.choices.solve import solve_wide
 from weft.solver.control.stopping import STOP
-from weft.solver.feasibility.infeasible import Infeasible, NoneFound
-from weft.solver.judge.choice_rules import violations_of_choice
+from weft.solver.feasibility.infeasible import Infeasible, NoneFound, NoWholePeriod
 from weft.solver.judge.collective_order import collective_order_faults
-from weft.solver.judge.validate import InvalidSchedule, violations
+from weft.solver.judge.validate import InvalidSchedule, validate
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Progress
 from weft.solver.wide.problem import WideProblem
@@ -179,18 +178,14 @@ class _SharingSearch:
             try:
                 found = solve_wide(problem, {job: count * rounds for job, count in steps.items()}, ratio=steps,
                                    objective="rate", on_progress=self.on_progress if own is not None else _silent,
-                                   time_limit=until, effort=effort, seed=self.options.seed,
-                                   workers=self.options.workers)
-            except ValueError as error:
-                few = "no whole period fits" in str(error)  # too few rounds for the steady state to appear
-                if not isinstance(error, NoneFound) and not few:
-                    raise
+                                   **{**self.options.settings, "time_limit": until, "effort": effort})
+            except NoneFound as error:
+                few = isinstance(error, NoWholePeriod)
                 self.interrupted |= STOP.requested
                 if self.interrupted or (not few and time.monotonic() - began > _GAVE_UP * until):
                     return None
                 if given is not None or rounds >= _MOST_ROUNDS:
-                    raise SharingError(f"rounds is {rounds}, too few for the steady state to repeat; give "
-                                       "more") from None
+                    raise _too_few(rounds) from None
                 if time.monotonic() - self.options.started >= self.options.time_limit:
                     return None
                 rounds *= 2
@@ -247,17 +242,23 @@ class _SharingSearch:
                      self._too_slow(entry.ratio, entry.found.bound, self._alone(entry.ratio)[0]) is not None
                      for entry in tried)
         kind = Infeasible if proven else NoneFound
-        told = "; ".join(f"{':'.join(map(str, entry.ratio))}: {entry.reason}"
-                         + ("" if entry.found is None or entry.found.proven else " in the best that was found")
-                         for entry in tried)
+        reasons = "; ".join(f"{':'.join(map(str, entry.ratio))}: {entry.reason}"
+                            + ("" if entry.found is None or entry.found.proven else " in the best that was found")
+                            for entry in tried)
         if not self.limits or all(entry.found is None and "times as long" not in entry.reason for entry in tried):
-            return NoneFound(f"{self.together.name}: {told}; give more time (--time-limit)")
-        return kind(f"{self.together.name}: no job may get slower than asked, and some does ({told}); allow more "
+            return NoneFound(f"{self.together.name}: {reasons}; give more time (--time-limit)")
+        return kind(f"{self.together.name}: no job may get slower than asked, and some does ({reasons}); allow more "
                     "(--max-slowdown), or another ratio")
 
 
+def _too_few(rounds: int) -> SharingError:
+    return SharingError(f"rounds is {rounds}, too few for the steady state to repeat; give more")
+
+
 def _require_few(rounds: int | None, jobs: Sequence[Job]) -> None:
-    """Refuse more ``rounds`` than can be searched."""
+    """Refuse more ``rounds`` than can be searched, and one alone, which has no steady state."""
+    if rounds == 1:
+        raise _too_few(1)
     most = max(1, _MOST_OPERATIONS // sum(len(job.problem.blocks) for job in jobs))
     if rounds is not None and rounds > most:
         raise SharingError(f"rounds is {rounds}, for these jobs it can be {most} at most: the same round repeats, so a "
@@ -276,11 +277,8 @@ def _silent(_: Progress) -> None:
 
 def _require_sound(schedule: Schedule, problem: WideProblem) -> None:
     """Check by the judge, and that all ranks have one order of collectives in the plan."""
-    faults = [*violations(schedule), *violations_of_choice(schedule, problem)]
-    if faults:
-        raise InvalidSchedule(faults)
-    wrong = collective_order_faults(collective_rows(plan_of(schedule)))
-    if wrong:
+    validate(schedule, whole=problem)
+    if wrong := collective_order_faults(collective_rows(plan_of(schedule))):
         raise InvalidSchedule(wrong)
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from weft.app.lib.case import Case, CasePlacement, candidate_placement, case_of
+from weft.app.lib.case import Case, candidate_placement, case_of
 from weft.app.lib.options import SearchOptions
 from weft.app.lib.sources import read_source
 from weft.app.solving.solve import solve_case
@@ -20,11 +20,9 @@ from weft.solver.bounds.load import load_bound
 from weft.solver.control.clock import OutOfTime
 from weft.solver.control.garbage import seldom_collected
 from weft.solver.control.stopping import breakable
-from weft.solver.judge.validate import violations
 from weft.solver.problem import Problem
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import MAX_OPERATIONS, NoneFound, Progress, is_large
-from weft.solver.timing import Orders, time_orders
 from weft.solver.wide.problem import WideProblem
 
 if TYPE_CHECKING:
@@ -104,7 +102,7 @@ def openings(source: Spec | Problem | WideProblem, micro_batches: MicroBatches |
         for candidate in first_candidates(source):
             placement = candidate_placement(candidate)
             if count * len(placement.problem.blocks) <= MAX_OPERATIONS:
-                made = (_made(placement, count, name, orders) for name, orders in at_once(placement.problem, count))
+                made = (placement.ordered(count, name, orders) for name, orders in at_once(placement.problem, count))
                 yield from islice(filter(None, made), 1)
 
 
@@ -117,14 +115,6 @@ def _on_all(case: Case, source: Spec | Problem | WideProblem, options: SearchOpt
     for placement in sorted(case.placements, key=lambda placement: load_bound(placement.problem, count)):
         if placement.rounds is None and placement.replicas == 1 and not is_large(placement.problem, count):
             with suppress(NotApplicable, OutOfTime):
-                made = _made(placement, count, "1f1b", orders_within_memory(placement.problem, count))
+                made = placement.ordered(count, "1f1b", orders_within_memory(placement.problem, count))
                 if made is not None:
                     yield made
-
-
-def _made(placement: CasePlacement, micro_batches: int, name: str, orders: Orders) -> Schedule | None:
-    """A schedule of ``placement``; None if it does not fit."""
-    operations = time_orders(placement.problem, micro_batches, orders)
-    bound = min(load_bound(placement.problem, micro_batches), max(operation.end for operation in operations))
-    made = Schedule(placement.problem, micro_batches, operations, bound, solver={"name": name})
-    return None if violations(made, limit=1) else placement.label(made)

@@ -42,8 +42,8 @@ def best_order(case: Case, options: SearchOptions, on_progress: Callable[[Progre
         share = _FIRST if turn == 0 and count > 1 else 1 / (count - turn)
         rounds = _rounds(entry.of)
         search.take(entry, solve_sequence, rounds.wide, rounds.run, start=first.get(entry), objective=options.objective,
-                    time_limit=options.left * share, seed=options.seed, workers=options.workers,
-                    effort=None if options.effort is None else options.effort / count)
+                    **{**options.limits, "time_limit": options.left * share,
+                       "effort": None if options.effort is None else options.effort / count})
         if search.interrupted:
             break
     if search.leader is None or search.leader.found is None:

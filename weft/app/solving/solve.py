@@ -12,7 +12,7 @@ from weft.app.lib.options import SearchOptions, forewarn
 from weft.app.lib.verdicts import choice, searched
 from weft.app.tools.elsewhere import elsewhere
 from weft.solver.cpsat.budget import Budget
-from weft.solver.judge.validate import InvalidSchedule, violations
+from weft.solver.judge.validate import validate
 from weft.solver.portfolio import Candidate, Portfolio
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Infeasible, Progress
@@ -82,18 +82,13 @@ def _solve_wide(case: WideCase, options: SearchOptions, on_progress: Callable[[P
 
     if case.reorder or case.any_class:
         return _judged(_solve_sequence(case, options, on_progress), case)
-    found = solve_wide(case.problem, case.run, objective=options.objective, on_progress=on_progress,
-                       time_limit=options.left, effort=options.effort, seed=options.seed, workers=options.workers)
-    return _judged(found, case)
+    return _judged(solve_wide(case.problem, case.run, objective=options.objective, on_progress=on_progress,
+                              **options.limits), case)
 
 
 def _judged(found: Schedule, case: WideCase) -> Schedule:
     """``found``, checked to be a valid schedule of the case's problem, with the options taken as its placement."""
-    from weft.solver.judge.choice_rules import violations_of_choice
-
-    faults = [*violations(found), *violations_of_choice(found, case.problem)]
-    if faults:
-        raise InvalidSchedule(faults)
+    validate(found, whole=case.problem)
     return found.with_solver(placement=assignment_title(found.choices)) if found.choices else found
 
 
@@ -102,8 +97,7 @@ def _solve_sequence(case: WideCase, options: SearchOptions, on_progress: Callabl
     from weft.solver.choices.sequences.solve import solve_sequence
 
     return solve_sequence(case.problem, case.run, any_class=case.any_class, objective=options.objective,
-                          on_progress=on_progress, time_limit=options.left, effort=options.effort, seed=options.seed,
-                          workers=options.workers)
+                          on_progress=on_progress, **options.limits)
 
 
 class _Tournament(Portfolio[CasePlacement]):

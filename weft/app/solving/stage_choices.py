@@ -64,9 +64,8 @@ class _StageChoices(Portfolio[Any]):
 
         share = 1 / left if self.options.effort is None else (
             1 - (0.0 if self.alike is None else _ALIKE)) / min(_MOST, len(self.open))
-        limits, placement = self.options.limited(share), entry.of
-        found = self.take(entry, solve_wide, placement.problem, placement.run, objective=self.objective,
-                          time_limit=limits.left, effort=limits.effort, seed=limits.seed, workers=limits.workers)
+        found = self.take(entry, solve_wide, entry.of.problem, entry.of.run, objective=self.objective,
+                          **self.options.limited(share).limits)
         if found is not None and found.value <= self.best * (1 + RELATIVE_TOLERANCE):
             self.leader = entry  # among equal ones the schedule with the costs of options
 

@@ -216,9 +216,9 @@ def row_of(variant: ChangedSource, solved: Solved, *, added: bool = False) -> Sw
     is_best = own.makespan <= bound * (1 + RELATIVE_TOLERANCE)
     work = variant.work * point.micro_batches
     known = [KnownPoint(name, str(schedule.solver.get("placement", "")), schedule.makespan, _throughput(work, schedule),
-                        peak_of(schedule)) for name, schedule in solved.known.items()]
+                        max(schedule.peak_with_static)) for name, schedule in solved.known.items()]
     return SweepRow(point, work, str(own.solver.get("placement", "")), own.makespan, bound,
-                    0.0 if is_best else own.makespan / bound - 1, _throughput(work, own), peak_of(own),
+                    0.0 if is_best else own.makespan / bound - 1, _throughput(work, own), max(own.peak_with_static),
                     tuple(sorted(known, key=lambda entry: entry.makespan)), added, str(own.solver.get("covered", "")))
 
 
@@ -235,12 +235,6 @@ def memory_list(amounts: Sequence[Number | None], unit: str, *, with_unit: bool 
         number = number.removesuffix(".0")
         texts.append(f"{number} {name}".strip() if with_unit else number)
     return texts[0] if len(set(texts)) == 1 else "/".join(texts)
-
-
-def peak_of(schedule: Schedule) -> Number:
-    """The highest memory use of any device, static memory included if known."""
-    static: Sequence[Number] = schedule.solver.get("static_memory") or [0] * len(schedule.problem.devices)
-    return max(base + peak for base, peak in zip(static, schedule.peak_memory, strict=True))
 
 
 def _against(row: SweepRow) -> str:

@@ -23,7 +23,7 @@ from weft.app.lib.options import OptionsTaken, SearchOptions, require_count
 from weft.app.lib.sources import read_source
 from weft.app.sweep.cache import Cache, Solved, cache_of, key_of, solve_point
 from weft.app.sweep.points import Axes, ChangedSource, variants_of, with_memory
-from weft.app.sweep.result import KnownPoint, LeftOut, Sweep, SweepRow, peak_of, row_of
+from weft.app.sweep.result import KnownPoint, LeftOut, Sweep, SweepRow, row_of
 from weft.models.spec.spec import SpecError
 from weft.models.times.profiles import ProfileError
 from weft.solver.control.parallel import cores
@@ -259,7 +259,7 @@ def tightened(variant: ChangedSource, case: Case, known: Schedule) -> tuple[Chan
 
     Its placements are those of a search at this memory, and that of ``known``.
     """
-    need = _enough(peak_of(known)) + variant.reserve
+    need = _enough(max(known.peak_with_static)) + variant.reserve
     tighter = variant.with_memory(tuple(need if amount is None else min(amount, need)
                                         for amount in variant.point.memory))
     own = next((_squeezed(placement, tighter) for placement in case.placements if placement.whole == known.problem),

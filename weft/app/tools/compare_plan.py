@@ -29,10 +29,9 @@ from weft.solver.control.clock import unwatched
 from weft.solver.feasibility.infeasible import Infeasible
 from weft.solver.io.megatron_layout import layout_text
 from weft.solver.pipeline import Pipeline
-from weft.solver.problem import Number, Problem
+from weft.solver.problem import Number
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Progress
-from weft.solver.wide.problem import WideProblem
 from weft.text.tables import table_of
 from weft.text.units import each_text, memory_text, shown_memory, shown_time, time_text
 
@@ -158,7 +157,7 @@ def plan_compared(source: Source, options: SearchOptions, on_progress: Callable[
     if plan is not None and (layout is not None or megatron is not None):
         raise ValueError("the plan is given twice, in a file and as Megatron-LM's layout or arguments: leave one out")
     spec = read_source(source)
-    if isinstance(spec, Problem | WideProblem):
+    if not isinstance(spec, Spec):
         raise ValueError("a plan is of a model's layers, and this is a block problem: give a model spec")
     if options.objective != "makespan":
         raise ValueError(f"a plan is compared by its makespan, not by {options.objective}: leave the objective out")
@@ -260,12 +259,12 @@ class _Comparing:
     def _best_grid(self) -> None:
         """A row of the best grid of all, if it is better than the best found on the plan's grid."""
         found = solve_grid(self.spec, self.options, self.on_progress)
-        told, title = found.solver["grid"], "weft's best grid"
-        if told["step"] < min((row.step for row in self.rows if row.fits), default=math.inf):
-            self._row("grid", f"{title}, {told['title']}", "weft's", found, fits=True, bound=told["bound_over_grids"])
+        grid, title = found.solver["grid"], "weft's best grid"
+        if grid["step"] < min((row.step for row in self.rows if row.fits), default=math.inf):
+            self._row("grid", f"{title}, {grid['title']}", "weft's", found, fits=True, bound=grid["bound_over_grids"])
         else:
-            self.left_out[title] = (f"none was found that is better than these degrees; {told['title']} takes "
-                                    f"{shown_time(told['step'])}")
+            self.left_out[title] = (f"none was found that is better than these degrees; {grid['title']} takes "
+                                    f"{shown_time(grid['step'])}")
 
     def _row(self, name: str, title: str, order: str, found: Schedule, *, fits: bool,
              bound: float | None = None) -> None:
@@ -274,10 +273,8 @@ class _Comparing:
         end = found.solver["grid"]["end"]["seconds"] if name == "grid" else self.plan.piped.end(found)
         step = found.makespan + end
         load = tuple(sum(problem.blocks[block].duration for block in blocks) for blocks in problem.blocks_on)
-        static = found.solver.get("static_memory") or [0] * len(load)
         self.schedules[name] = found
         self.rows.append(PlanRow(
             name, title, order, layout_text(["".join(next(letters) for _ in names) for names in layers]), step, end,
-            1 - sum(load) / len(load) * found.micro_batches / step, tuple(map(float, load)),
-            tuple(base + peak for base, peak in zip(static, found.peak_memory, strict=True)), fits, bound,
-            found.micro_batches))
+            1 - sum(load) / len(load) * found.micro_batches / step, tuple(map(float, load)), found.peak_with_static,
+            fits, bound, found.micro_batches))

@@ -285,12 +285,12 @@ def _spec_of(spec: Spec, arguments: MegatronArguments, chunks: int) -> Spec:
         raise ValueError(f"Megatron-LM's arguments: a batch of {sequences} sequences is no multiple of "
                          f"{spec.cluster.gpus // others} replicas x {size} sequences of a micro-batch "
                          "(--micro-batch-size)")
-    told: dict[str, Any] = {"micro_batch_size": size, "micro_batches": sequences // size}
+    training: dict[str, Any] = {"micro_batch_size": size, "micro_batches": sequences // size}
     if others == arguments.pipeline == spec.cluster.gpus and spec.parallel is None and (
             arguments.recompute in ("none", "full")):
-        told["recompute"] = arguments.recompute == "full"
-        return spec.model_copy(update={"training": run.model_copy(update=told)})
-    told["recompute"] = False
+        training["recompute"] = arguments.recompute == "full"
+        return spec.model_copy(update={"training": run.model_copy(update=training)})
+    training["recompute"] = False
     asked = Parallel(tensor=arguments.tensor, pipeline=arguments.pipeline, virtual=chunks, context=arguments.context,
                      expert=arguments.expert, data=spec.cluster.gpus // others, micro_batch=size,
                      zero=1 if arguments.zero is None else arguments.zero, recompute=arguments.recompute,
@@ -303,7 +303,7 @@ def _spec_of(spec: Spec, arguments: MegatronArguments, chunks: int) -> Spec:
     if run.optimizer != "adam" or run.lengths is not None:
         raise ValueError(f"{spec.where}: training.{'lengths' if run.lengths is not None else 'optimizer'} is not for a "
                          "uniform grid; leave it out")
-    return spec.model_copy(update={"training": run.model_copy(update=told), "parallel": asked})
+    return spec.model_copy(update={"training": run.model_copy(update=training), "parallel": asked})
 
 
 def _require_same(spec: Spec, arguments: MegatronArguments, letters: str) -> None:

@@ -31,7 +31,6 @@ from weft.solver.pipeline import Pipeline
 from weft.solver.problem import Problem
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Infeasible, NoneFound, Progress
-from weft.solver.wide.problem import WideProblem
 
 #: Number of cuts listed for each layout, and deterministic seconds for each operation of a timed cut.
 _LISTED, _PER_OPERATION = 60_000, 3e-6
@@ -54,9 +53,9 @@ def solve_for_tool(source: Source, micro_batches: MicroBatches | None, options: 
                          "the objective out")
     with options.preparing():
         spec = read_source(source)
-        if not isinstance(spec, Problem | WideProblem):
+        if isinstance(spec, Spec):
             spec = restricted(spec, tool)
-        is_grid = not isinstance(spec, Problem | WideProblem) and spec.parallel is not None
+        is_grid = isinstance(spec, Spec) and spec.parallel is not None
         case = None if is_grid else case_of(spec, micro_batches, options)
     if case is None:
         from weft.app.grid import solve_grid

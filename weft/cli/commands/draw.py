@@ -48,13 +48,14 @@ def draw(
     Blocks may run micro-batches in any order, as those of an imported schedule may, and need more memory than there is:
     that stands out. Raises :class:`~weft.solver.InvalidSchedule` for a schedule that breaks any other rule.
     """
-    from weft.app.draw import draw_history, draw_schedule
+    from weft.app.draw import draw_schedule
+    from weft.figures import draw_curve
 
     if history:
         if baseline is not None or measured is not None or critical:
             raise ValueError("the history of a search is a picture of its own: leave out baseline, measured and "
                              "critical")
-        draw_history(judged(schedule, in_turn=False, capacities=False), path, title=title)
+        draw_curve(judged(schedule, in_turn=False, capacities=False), path, title=title)
         return
     above = None if baseline is None else judged(baseline, in_turn=False, capacities=False)
     draw_schedule(judged(schedule, in_turn=False, capacities=False), path, baseline=above, measured=measured,

@@ -21,8 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-from weft.app.lib.arguments import Option
-from weft.app.lib.counted import degrees_of
+from weft.app.lib.arguments import Option, degrees_of
 from weft.app.lib.sources import PathLike
 from weft.cli.lib.command import GOOD, NO, Call, Json, command
 from weft.cli.lib.output import show

@@ -110,10 +110,10 @@ def run(call: Call, *, output: Annotated[str | None, into("write the schedule th
     if as_json:
         from weft.solver.io.schedule_files import schedule_to_json
 
-        told = schedule_to_json(schedule, operations=False)
+        answer = schedule_to_json(schedule, operations=False)
         for bulky in ("problem", "operations"):
-            del told[bulky]
-        print(json.dumps({"name": schedule.problem.name, **told}))
+            del answer[bulky]
+        print(json.dumps({"name": schedule.problem.name, **answer}))
     else:
         print(summary(schedule))
     written(output, silent=as_json)

@@ -17,7 +17,7 @@ example:
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Unpack
 
 from weft.app.lib.arguments import Cache, Option, Processes, Solved, counts, counts_of_any, texts
@@ -110,7 +110,6 @@ def run(
     as_json: Json = False,
 ) -> int:
     from weft.app.lib.results import OUTPUTS
-    from weft.app.sweep.dask import dask_executor
     from weft.cli.lib.progress import lines, sweep_lines
 
     require_output(output, "a sweep", OUTPUTS, [call.source])
@@ -120,3 +119,24 @@ def run(
                      on_progress=told(listener, lambda progress: bool(progress.sweep.rows)))
     keep_and_show(found, "the sweep", output, as_json)
     return INTERRUPTED if found.interrupted else GOOD
+
+
+@contextlib.contextmanager
+def dask_executor(address: str) -> Iterator[Executor]:
+    """The executor of a Dask cluster whose scheduler is at ``address``.
+
+    Raises ``ImportError`` if Dask is missing and ``OSError`` if no scheduler answers or a worker dies.
+    """
+    try:
+        from distributed import Client, KilledWorker
+    except ImportError:
+        raise ImportError("--dask needs Dask: install it with  pip install 'weft[dask]'") from None
+    try:
+        client = Client(address, timeout=10, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise OSError(f"no Dask scheduler answers at {address!r} ({error or type(error).__name__})") from None
+    with client:
+        try:
+            yield client.get_executor(pure=False)
+        except KilledWorker as error:
+            raise ChildProcessError(f"a Dask worker ended unexpectedly ({error})") from None

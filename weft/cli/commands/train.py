@@ -60,8 +60,6 @@ def train(asked: TrainOptions) -> int:
 @command(train, stops=False)  # ranks join and wait in native code; weft.runtime.ranks.watch hears signals there
 def run(call: Call) -> int:
     require_torch("train")
-    if (call.setup is None) == (call.example is None):
-        raise ValueError("say what to train: either FILE.py:FUNCTION, or --example NAME")
     if call.every is not None and call.checkpoint is None:
         raise ValueError(f"--every is {call.every}, it must be at least 1, and stand beside --checkpoint")
     code: int = call(on_line=functools.partial(print, flush=True))

@@ -43,9 +43,8 @@ def summary(schedule: Schedule) -> str:
         lines.append(f"{which}{shown(period)} per {unit_text(schedule)}{proof}{where}")
     lines.append("bubble    " + ", ".join([*([] if bubble.steady is None else [f"steady {bubble.steady:.1%}"]),
                                           f"step {bubble.step:.1%}", f"span {bubble.span:.1%}"]))
-    static = schedule.solver.get("static_memory") or [0] * len(schedule.problem.devices)
-    own = [(device.name, peak + base) for device, peak, base in zip(
-        schedule.problem.devices, schedule.peak_memory, static, strict=True) if device.lane_of is None]
+    own = [(device.name, peak) for device, peak in zip(
+        schedule.problem.devices, schedule.peak_with_static, strict=True) if device.lane_of is None]
     lines.append("memory    " + each_text([amount for _, amount in own], schedule.problem.memory_unit,
                                           [name for name, _ in own]) + _reserved(schedule))
     if "gradients_freed" in schedule.solver:

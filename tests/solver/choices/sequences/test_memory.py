@@ -40,5 +40,5 @@ def test_a_class_that_does_not_fit_is_of_no_sequence() -> None:
     assert [MemoryNeeds(wide).excludes(root) for root in roots] == [False, True, True, True]
     with pytest.raises(Infeasible):
         solve_sequence(wide, run, effort=2.0)
-    found = solve_sequence(wide, 3, any_class=True, effort=4.0)
+    found = solve_sequence(wide, Run.of_any_class(wide, 3), any_class=True, effort=4.0)
     assert found.makespan == 12 and found.status == "optimal"

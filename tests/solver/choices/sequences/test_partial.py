@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.support.class_runs import pipeline_of_lengths
-from weft.solver.choices.sequences.partial import Sequences, any_sequences, counts_of, given_sequences
+from weft.solver.choices.sequences.partial import Sequences, any_sequences, given_sequences
 from weft.solver.problem import ProblemError
+from weft.solver.wide.run import Run
 
 
 def below(partial: Sequences) -> list[tuple[str | None, ...]]:
@@ -37,7 +38,6 @@ def test_any_classes_are_divided_by_their_counts() -> None:
     roots = any_sequences(wide, {None: 4})
     assert len(roots) == 15 and sum(len(below(root)) for root in roots) == 3**4
     with pytest.raises(ProblemError, match="must be at least 1"):
-        counts_of(wide, 0)
-    for listed in ({"one": 2, "two": ["len1"]}, {"one": ["len1"], "two": 2}):
-        with pytest.raises(ProblemError, match="give how many there are"):
-            counts_of(wide, listed)  # type: ignore[arg-type]
+        Run.of_any_class(wide, 0)
+    with pytest.raises(ProblemError, match="give how many there are"):
+        Run.of_any_class(wide, ["len1", "len2"])

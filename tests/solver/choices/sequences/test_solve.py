@@ -12,8 +12,8 @@ from tests.support.examples import slow
 from weft.solver.choices.sequences.solve import solve_sequence
 from weft.solver.choices.solve import solve_wide
 from weft.solver.judge.validate import validate
-from weft.solver.problem import ProblemError
 from weft.solver.step.search import Infeasible
+from weft.solver.wide.run import Run
 
 
 @pytest.mark.parametrize(("seed", "any_class"), [
@@ -27,7 +27,7 @@ def test_the_best_of_all_orders(seed: int, any_class: bool) -> None:
         expected = best_of_orders(wide, any_orders(wide, 3) if any_class else all_orders(names))
     except TooLarge:
         pytest.skip("too large to try all")
-    asked = 3 if any_class else names
+    asked = Run.of_any_class(wide, 3) if any_class else Run.of(wide, names)
     if expected is None:
         with pytest.raises(Infeasible):
             solve_sequence(wide, asked, any_class=any_class, effort=20.0)
@@ -57,8 +57,6 @@ def test_of_one_class_it_is_the_plain_problem() -> None:
 
 def test_what_it_cannot_do_is_said() -> None:
     wide, run = pipeline_of_lengths(2, [1, 2])
-    with pytest.raises(ProblemError, match="give how many there are"):
-        solve_sequence(wide, ["len1", "len2"], any_class=True)
     with pytest.raises(ValueError, match="not for the objective 'rate'"):
         solve_sequence(wide, run, objective="rate")
 

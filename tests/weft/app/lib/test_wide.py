@@ -33,6 +33,14 @@ def test_jobs_are_rounds() -> None:
     assert case.micro_batches == 4 and [b.name for b in case.placements[0].problem.blocks] == ["a*0", "b", "a*1"]
 
 
+def test_micro_batches_of_any_class_run_in_rounds_of_the_ratio() -> None:
+    blocks = (WideBlock(job, BlockKind.OTHER, (0,), {"short": 1, "long": 3}, job=job) for job in ("a", "b"))
+    case = case_of(WideProblem("jobs", (Device("gpu"),), tuple(blocks)), {"a": 4, "b": 4},
+                   SearchOptions(any_class=True, ratio={"a": 2, "b": 2}))
+    assert case.micro_batches == 2
+    assert [placement.rounds and placement.rounds.run.rounds for placement in case.placements] == [2, 2]
+
+
 @pytest.mark.parametrize(("source", "micro_batches", "options", "message"), [
     (pipeline(chain(2)), {"a": 3}, SearchOptions(), "names jobs or classes, and this problem has none"),
     (pipeline(chain(2)), 3, SearchOptions(reorder=True), "here all are alike"),

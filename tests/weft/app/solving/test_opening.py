@@ -71,7 +71,7 @@ def test_1f1b_is_heard_of_on_all_placements_before_they_are_searched(monkeypatch
     monkeypatch.setattr("weft.app.solving.opening.openings", lambda *_: iter(()))
     found = solve_source(TINY, None, SearchOptions(), heard.append)
     assert heard and found.makespan <= heard[-1].best.makespan and heard[-1].best.solver["name"] == "1f1b"
-    monkeypatch.setattr("weft.app.solving.opening.time_orders", raising(OutOfTime()))
+    monkeypatch.setattr("weft.app.lib.placements.time_orders", raising(OutOfTime()))
     assert solve_source(TINY, None, SearchOptions()).solver["name"] == "gpipe"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weft.app.lib.counted import counted, ratio_of
+from weft.app.lib.arguments import counted, ratio_of
 
 
 @pytest.mark.parametrize(("text", "found"), [

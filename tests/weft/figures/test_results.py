@@ -1,4 +1,4 @@
-from weft.figures.stage_bars import stages_chart
+from weft.figures.results import stages_chart
 
 
 def test_bars_of_a_layer_are_plain_and_fused() -> None:
