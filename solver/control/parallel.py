@@ -11,35 +11,23 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from multiprocessing.connection import Connection
+from types import ModuleType
 from typing import ParamSpec, TypeVar
 
 from weft.solver.control.stopping import SIGNALS, STOP
 
 _P = ParamSpec("_P")
-_S = TypeVar("_S")
 _T = TypeVar("_T")
 
 
 def cores() -> int:
     """The number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def mapped(function: Callable[[_S], _T], items: Sequence[_S], workers: int) -> Iterator[_T]:
-    """``function`` of each of ``items``, in their order, in ``workers`` processes; in this one if one is enough.
-
-    Function, items and results must be picklable. Ctrl-C ends the workers and raises ``KeyboardInterrupt``; an
-    exception of the function is raised in the place of its result.
-    """
-    if min(workers, len(items)) <= 1:
-        yield from map(function, items)
-        return
-    with processes(workers, len(items)) as pool:
-        yield from pool.map(function, items)
 
 
 @contextlib.contextmanager
@@ -54,8 +42,9 @@ def processes(workers: int, tasks: int) -> Iterator[Executor]:
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(min(workers, tasks), context, _end_with_parent, (watched,))
     try:
-        with _deaf():  # the first task starts all workers
-            pool.submit(int)
+        with _starting():
+            for _ in range(min(workers, tasks)):  # each starts a worker, as none is idle yet
+                pool.submit(int)
         yield pool
     finally:
         held.close()
@@ -66,17 +55,19 @@ def processes(workers: int, tasks: int) -> Iterator[Executor]:
 
 
 @contextlib.contextmanager
-def _deaf() -> Iterator[None]:
+def _starting() -> Iterator[None]:
     """Processes started inside block the three signals from their first moment on: they end when their parent says so,
-    not when a terminal or a batch system signals a whole group."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    not when a terminal or a batch system signals a whole group. They do not run the caller's script, which without
+    ``if __name__ == "__main__":`` would start workers of its own: tasks are functions of modules."""
+    main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+    masks = hasattr(signal, "pthread_sigmask")
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS) if masks else None
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        sys.modules["__main__"] = main
+        if before is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _end_with_parent(watched: Connection) -> None:
