@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from multiprocessing.connection import Connection
 from types import ModuleType
@@ -22,6 +22,7 @@ from typing import ParamSpec, TypeVar
 from weft.solver.control.stopping import SIGNALS, STOP
 
 _P = ParamSpec("_P")
+_S = TypeVar("_S")
 _T = TypeVar("_T")
 
 
@@ -30,10 +31,25 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def mapped(function: Callable[[_S], _T], items: Sequence[_S], workers: int) -> Iterator[_T]:
+    """``function`` of each of ``items``, in their order, in ``workers`` processes; in this one if one is enough. The
+    function may be of the script that runs.
+
+    Function, items and results must be picklable. Ctrl-C ends the workers and raises ``KeyboardInterrupt``; an
+    exception of the function is raised in the place of its result.
+    """
+    if min(workers, len(items)) <= 1:
+        yield from map(function, items)
+        return
+    with processes(workers, len(items), script=True) as pool:
+        yield from pool.map(function, items)
+
+
 @contextlib.contextmanager
-def processes(workers: int, tasks: int) -> Iterator[Executor]:
+def processes(workers: int, tasks: int, *, script: bool = False) -> Iterator[Executor]:
     """A pool of ``workers`` processes for ``tasks`` tasks, or this process if one is enough. At the end of the block,
-    and on Ctrl-C, its workers end at once, even in the middle of a task."""
+    and on Ctrl-C, its workers end at once, even in the middle of a task. They import the caller's ``script`` only if
+    tasks are functions of it: one without ``if __name__ == "__main__":`` would start workers of its own."""
     if min(workers, tasks) == 1:
         yield _InThisProcess()
         return
@@ -42,7 +58,7 @@ def processes(workers: int, tasks: int) -> Iterator[Executor]:
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(min(workers, tasks), context, _end_with_parent, (watched,))
     try:
-        with _starting():
+        with _starting(script):
             for _ in range(min(workers, tasks)):  # each starts a worker, as none is idle yet
                 pool.submit(int)
         yield pool
@@ -55,13 +71,12 @@ def processes(workers: int, tasks: int) -> Iterator[Executor]:
 
 
 @contextlib.contextmanager
-def _starting() -> Iterator[None]:
+def _starting(script: bool) -> Iterator[None]:
     """Processes started inside block the three signals from their first moment on: they end when their parent says so,
-    not when a terminal or a batch system signals a whole group. They do not run the caller's script, which without
-    ``if __name__ == "__main__":`` would start workers of its own: tasks are functions of modules."""
-    main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
-    masks = hasattr(signal, "pthread_sigmask")
+    not when a terminal or a batch system signals a whole group. Without ``script`` they see an empty one."""
+    main, masks = sys.modules["__main__"], hasattr(signal, "pthread_sigmask")
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS) if masks else None
+    sys.modules["__main__"] = main if script else ModuleType("__main__")
     try:
         yield
     finally:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from weft.solver.control.parallel import processes
+from weft.solver.control.parallel import mapped, processes
 from weft.solver.control.stopping import SIGNALS
 
 
@@ -22,22 +22,25 @@ def _squared(number: int) -> tuple[int, int]:
     return number * number, os.getpid()
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_fault_comes_out_of_its_result(workers: int) -> None:
-    with processes(workers, 2) as pool:
-        found = [pool.submit(_squared, number) for number in (2, -1)]
-        square, process = found[0].result()
-        assert square == 4 and (process == os.getpid()) == (workers == 1)
-        with pytest.raises(ValueError, match="-1 is negative"):
-            found[1].result()
+def test_results_come_in_order_from_other_processes() -> None:
+    found = list(mapped(_squared, [3, 1, 2], 2))
+    assert [square for square, _ in found] == [9, 1, 4]
+    assert os.getpid() not in {process for _, process in found}
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_fault_comes_out_where_its_result_would(workers: int) -> None:
+    found = mapped(_squared, [2, -1], workers)
+    assert next(found)[0] == 4
+    with pytest.raises(ValueError, match="-1 is negative"):
+        next(found)
+
+
 def test_one_worker_needs_no_process() -> None:
+    assert list(mapped(_squared, [5], 8)) == list(mapped(_squared, [5], 1)) == [(25, os.getpid())]
     with processes(1, 10) as pool:
         assert pool.submit(_squared, 2).result() == (4, os.getpid())
-    with processes(8, 1) as pool:
-        assert pool.submit(_squared, 5).result() == (25, os.getpid())
 
 
 def test_all_workers_start_at_once_and_block_signals() -> None:
@@ -55,6 +58,14 @@ def test_workers_do_not_run_a_script_without_a_guard(tmp_path: Path) -> None:
                       "with processes(2, 2) as pool:\n    print(pool.submit(abs, -3).result())\n")
     found = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
     assert (found.stdout, found.stderr) == ("here\n3\n", "")
+
+
+def test_functions_of_a_guarded_script_can_be_mapped(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("from weft.solver.control.parallel import mapped\ndef twice(n):\n    return 2 * n\n"
+                      "if __name__ == '__main__':\n    print(*mapped(twice, [1, 2], 2))\n")
+    found = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert (found.stdout, found.stderr) == ("2 4\n", "")
 
 
 def test_workers_end_with_the_block_whatever_they_do() -> None:
