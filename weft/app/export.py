@@ -195,11 +195,9 @@ def _on_best_placement(source: Source, micro_batches: int, table: ScheduleTable)
             refusals.append(error)
     if found:
         best = min(found, key=lambda schedule: (bool(violations(schedule, limit=1)), schedule.makespan))
-        if not other:
-            return best
-        cut = " ".join(str(len(layers)) for layers in best.solver["layers_of_stage"])
-        return best.with_solver(notes=[*best.solver.get("notes", ()), (
-            f"{table.where} does not state the cut of the layers: timed with {cut} layers a stage; {other}")])
+        cut = " ".join(str(len(layers)) for layers in best.solver.get("layers_of_stage", ()))
+        note = f"{table.where} does not state the cut of the layers: timed with {cut} layers a stage; {other}"
+        return best.with_solver(notes=[*best.solver.get("notes", ()), note]) if other else best
     if len(refusals) == 1:
         raise refusals[0]
     raise FormatError(f"{table.where}: has {len(table.ranks)} stages in rows "
