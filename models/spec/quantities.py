@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 #: Maximum bytes, and bytes a second (larger ones are not exact as floats). Texts are limited by their digits: 15 of
@@ -209,6 +209,8 @@ _ZERO = r"0(?:_?0){0,14}(?:\.0*)?|\.0+"
 #: No GPU has less than a thousand bytes.
 _BIG = _Plain(1000, math.inf, r"[1-9](?:_?[0-9]){3,14}(?:\.0*)?|[1-9][0-9]{0,2}(?:\.[0-9]*)?[eE]\+?0*(?:[3-9]|1[0-2])",
               "bytes", "GiB")
+#: No link carries less than a thousand bytes a second.
+_FAST = replace(_BIG, base="bytes a second", unit="GB/s")
 #: No operator takes a second; below it, 1 to 3 digits before an exponent of as much.
 _SHORT = _Plain(0, 1, r"0*\.[0-9]+|(?:[0-9](?:\.[0-9]*)?|\.[0-9]+)[eE]-0*[1-9][0-9]?|"
                 r"[0-9]{2}(?:\.[0-9]*)?[eE]-0*(?:[2-9]|[1-9][0-9])|"
@@ -229,9 +231,9 @@ SECONDS = Quantity("text like '5 ms', '120 us', '2 s', or a number of seconds be
 #: Times of at least a nanosecond, the clock's tick.
 SOME_SECONDS = Quantity(f"{SECONDS.allowed}, at least 1 ns", _SECOND_UNITS, 1e-9, LONGEST, some=True, plain=_SHORT)
 #: Bytes per second, at least one bit.
-BANDWIDTH = Quantity("a number of bytes per second, or text like '36 GB/s', '25 GiB/s', '100 Gbit/s'", [
+BANDWIDTH = Quantity("text like '36 GB/s', '25 GiB/s', '100 Gbit/s', or a number of bytes per second, at least 1000", [
     *_sizes("B/s", 15), *(unit._replace(scale=unit.scale / 8) for unit in _sizes("[bB][iI][tT]/s", 15))],
-    0.125, LARGEST, some=True, hint=_BITS)
+    0.125, LARGEST, some=True, hint=_BITS, plain=_FAST)
 
 
 def parse_bytes(value: object) -> int:

@@ -11,10 +11,12 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from multiprocessing.connection import Connection
+from types import ModuleType
 from typing import ParamSpec, TypeVar
 
 from weft.solver.control.stopping import SIGNALS, STOP
@@ -30,7 +32,8 @@ def cores() -> int:
 
 
 def mapped(function: Callable[[_S], _T], items: Sequence[_S], workers: int) -> Iterator[_T]:
-    """``function`` of each of ``items``, in their order, in ``workers`` processes; in this one if one is enough.
+    """``function`` of each of ``items``, in their order, in ``workers`` processes; in this one if one is enough. The
+    function may be of the script that runs.
 
     Function, items and results must be picklable. Ctrl-C ends the workers and raises ``KeyboardInterrupt``; an
     exception of the function is raised in the place of its result.
@@ -38,14 +41,15 @@ def mapped(function: Callable[[_S], _T], items: Sequence[_S], workers: int) -> I
     if min(workers, len(items)) <= 1:
         yield from map(function, items)
         return
-    with processes(workers, len(items)) as pool:
+    with processes(workers, len(items), script=True) as pool:
         yield from pool.map(function, items)
 
 
 @contextlib.contextmanager
-def processes(workers: int, tasks: int) -> Iterator[Executor]:
+def processes(workers: int, tasks: int, *, script: bool = False) -> Iterator[Executor]:
     """A pool of ``workers`` processes for ``tasks`` tasks, or this process if one is enough. At the end of the block,
-    and on Ctrl-C, its workers end at once, even in the middle of a task."""
+    and on Ctrl-C, its workers end at once, even in the middle of a task. They import the caller's ``script`` only if
+    tasks are functions of it: one without ``if __name__ == "__main__":`` would start workers of its own."""
     if min(workers, tasks) == 1:
         yield _InThisProcess()
         return
@@ -54,8 +58,9 @@ def processes(workers: int, tasks: int) -> Iterator[Executor]:
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(min(workers, tasks), context, _end_with_parent, (watched,))
     try:
-        with _deaf():  # the first task starts all workers
-            pool.submit(int)
+        with _starting(script):
+            for _ in range(min(workers, tasks)):  # each starts a worker, as none is idle yet
+                pool.submit(int)
         yield pool
     finally:
         held.close()
@@ -66,17 +71,18 @@ def processes(workers: int, tasks: int) -> Iterator[Executor]:
 
 
 @contextlib.contextmanager
-def _deaf() -> Iterator[None]:
+def _starting(script: bool) -> Iterator[None]:
     """Processes started inside block the three signals from their first moment on: they end when their parent says so,
-    not when a terminal or a batch system signals a whole group."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    not when a terminal or a batch system signals a whole group. Without ``script`` they see an empty one."""
+    main, masks = sys.modules["__main__"], hasattr(signal, "pthread_sigmask")
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS) if masks else None
+    sys.modules["__main__"] = main if script else ModuleType("__main__")
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        sys.modules["__main__"] = main
+        if before is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _end_with_parent(watched: Connection) -> None:

@@ -122,6 +122,7 @@ def test_amounts(kind: Quantity, text: str, amount: float) -> None:
 @pytest.mark.parametrize(("kind", "text", "words"), [
     (BYTES, "32 G", "write GB (powers of 1000) or GiB (of 1024), it must be"), (BYTES, "1000 TiB", "it is too large"),
     (BANDWIDTH, "100 Gb/s", "write GB/s (bytes) or Gbit/s (bits)"), (BANDWIDTH, "100 Gbps", "write GB/s (bytes)"),
+    (BANDWIDTH, "36", "did you mean '36 GB/s'? (it must be"),
     (SOME_SECONDS, "0.0 ms", "it must be greater than 0"), (SECONDS, "1" * 65, "longer than 64 letters"),
     (SECONDS, "1e9", "before an exponent 1 to 3 digits"), (BYTES, "-1 GiB", "it must not be negative")])
 def test_what_could_mean_two_things_is_refused_in_words(kind: Quantity, text: str, words: str) -> None:

@@ -70,7 +70,8 @@ class EstimateReport(Tabular):
         from rich.text import Text
 
         found = self.estimate
-        stages = table_of(f"{found.name}: {found.shape}, {len(found.stages)} stages; one micro-batch "
+        count = len(found.stages)
+        stages = table_of(f"{found.name}: {found.shape}, {count} stage{'s' * (count > 1)}; one micro-batch "
                           f"(memory {found.memory_origin}, transfers {found.transfer_origin})", (
             "stage", "GPU", "layers", "parameters", "activations MiB", "in flight", "workspace MiB", "sent MiB",
             "transfer ms", "forward ms", "backward ms", "times"), ("layers", "times"))

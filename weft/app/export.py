@@ -112,8 +112,8 @@ def import_schedule(
         "a PyTorch pipelining CSV, a Tessel schedule (.json), or a plan: torchtitan's .toml, DeepSpeed's .py, "
         "Megatron-LM's arguments (.txt, .sh)", "FILE")],
     *,
-    problem: Annotated[Source | None, Option("a block problem, or for a CSV a model spec, to time it on",
-                                             "SPEC")] = None,
+    problem: Annotated[Source | None, Option("a block problem, or for a CSV a model spec or the "
+                                             "schedule that it was exported from, to time it on", "SPEC")] = None,
     micro_batches: Annotated[int | None, Option("refuse a file of another number", "N", counted,
                                                 "-n --micro-batches")] = None,
 ) -> Schedule:
@@ -121,8 +121,9 @@ def import_schedule(
     Tessel ``.json``. Or a plan for the model of the spec ``problem``, in its tool's order: torchtitan's settings
     (``.toml``), DeepSpeed's partition (``.py``), or Megatron-LM's arguments (``.txt``, ``.sh``).
 
-    ``problem``, a block problem or for a CSV a model spec, has the times and memory of blocks; without one a forward
-    and each half of a backward take one unit. :func:`check` reports violations of weft's rules;
+    ``problem``, a block problem, has the times and memory of blocks; without one a forward and each half of a backward
+    take one unit. For a CSV it may be a model spec, or the file of the schedule that was exported: a CSV does not state
+    the cut of the layers, which that schedule has. :func:`check` reports violations of weft's rules;
     ``schedule.solver["notes"]`` has peculiarities of a CSV's communication. Raises ``FormatError``, with row and cell,
     for a file that no rank could run.
     """
@@ -158,14 +159,27 @@ def _from_pytorch(path: PathLike, problem: Source | None, micro_batches: int | N
     if problem is None:
         schedule = schedule_of_table(table)
     else:
-        schedule = _on_best_placement(problem, micro_batches or table.micro_batches, table)
+        schedule = _on_best_placement(_problem_of(problem), micro_batches or table.micro_batches, table)
+        notes = [*schedule.solver.get("notes", ()), *notes]
     return schedule.with_solver(notes=notes) if notes else schedule
+
+
+def _problem_of(source: Source) -> Source:
+    """``source``, or the problem of the schedule in that file."""
+    from weft.solver.io.entries import read_json
+    from weft.solver.io.schedule_files import SCHEDULE_FORMAT, load_schedule
+
+    if isinstance(source, str | os.PathLike) and Path(source).suffix.lower() == ".json":
+        value = read_json(source)
+        if isinstance(value, dict) and value.get("format") == SCHEDULE_FORMAT:
+            return load_schedule(source).problem
+    return source
 
 
 def _on_best_placement(source: Source, micro_batches: int, table: ScheduleTable) -> Schedule:
     """The schedule on the placement of the source on which it fits and is fastest, among those that match the file. A
     block problem is one placement; a spec has several, and those of one shape differ in the cut of the layers, which no
-    file states."""
+    file states: a note says so."""
     from weft.app.lib.case import case_of
     from weft.runtime.export.torch_import import schedule_of_table
     from weft.solver.io.entries import FormatError
@@ -173,18 +187,23 @@ def _on_best_placement(source: Source, micro_batches: int, table: ScheduleTable)
 
     case = case_of(source, micro_batches)
     found, refusals = [], []
+    other = "for another cut --problem takes the schedule that it was exported from" if case.spaces else ""
     for placement in case.placements:
         try:
             found.append(placement.label(schedule_of_table(table, placement.problem)))
         except FormatError as error:
             refusals.append(error)
     if found:
-        return min(found, key=lambda schedule: (bool(violations(schedule, limit=1)), schedule.makespan))
+        best = min(found, key=lambda schedule: (bool(violations(schedule, limit=1)), schedule.makespan))
+        cut = " ".join(str(len(layers)) for layers in best.solver.get("layers_of_stage", ()))
+        note = f"{table.where} does not state the cut of the layers: timed with {cut} layers a stage; {other}"
+        return best.with_solver(notes=[*best.solver.get("notes", ()), note]) if other else best
     if len(refusals) == 1:
         raise refusals[0]
     raise FormatError(f"{table.where}: has {len(table.ranks)} stages in rows "
                       f"{', '.join(str(rank + 1) for rank in table.ranks)}, which is none of the {len(refusals)} "
-                      f"placements of {case.name!r} ({'; '.join(placement.title for placement in case.placements)})")
+                      f"placements of {case.name!r} ({'; '.join(placement.title for placement in case.placements)})"
+                      + (f"; {other}" if other else ""))
 
 
 def _from_tessel(path: PathLike, problem: Source | None, micro_batches: int | None) -> Schedule:

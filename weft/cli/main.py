@@ -30,6 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status. User errors and unexpected errors are one sentence on standard error.
     Without ``arguments`` the process's own are used, and the process ends afterwards."""
     began = process_start() if arguments is None else time.monotonic()
+    sys.stdout = sys.stdout or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")  # closed by the caller
+    sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     for stream in (sys.stdout, sys.stderr):  # a terminal may not support every character of a name
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from weft.solver.control.parallel import mapped, processes
+from weft.solver.control.stopping import SIGNALS
 
 
 def _squared(number: int) -> tuple[int, int]:
@@ -36,6 +41,31 @@ def test_one_worker_needs_no_process() -> None:
     assert list(mapped(_squared, [5], 8)) == list(mapped(_squared, [5], 1)) == [(25, os.getpid())]
     with processes(1, 10) as pool:
         assert pool.submit(_squared, 2).result() == (4, os.getpid())
+
+
+def test_all_workers_start_at_once_and_block_signals() -> None:
+    with processes(2, 5):
+        started = multiprocessing.active_children()
+        assert len(started) == 2
+        for process in started:
+            blocked = re.search(r"SigBlk:\t(\w+)", Path(f"/proc/{process.pid}/status").read_text())
+            assert blocked and all(int(blocked[1], 16) >> number - 1 & 1 for number in SIGNALS)
+
+
+def test_workers_do_not_run_a_script_without_a_guard(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("from weft.solver.control.parallel import processes\nprint('here')\n"
+                      "with processes(2, 2) as pool:\n    print(pool.submit(abs, -3).result())\n")
+    found = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert (found.stdout, found.stderr) == ("here\n3\n", "")
+
+
+def test_functions_of_a_guarded_script_can_be_mapped(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("from weft.solver.control.parallel import mapped\ndef twice(n):\n    return 2 * n\n"
+                      "if __name__ == '__main__':\n    print(*mapped(twice, [1, 2], 2))\n")
+    found = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert (found.stdout, found.stderr) == ("2 4\n", "")
 
 
 def test_workers_end_with_the_block_whatever_they_do() -> None:

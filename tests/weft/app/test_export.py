@@ -84,6 +84,11 @@ def test_a_csv_is_imported_on_units_a_problem_and_a_spec(saved: Path, tmp_path: 
     on_spec = weft.import_schedule(tmp_path / "o.csv", problem=tmp_path / "spec.yaml")
     assert on_spec.problem.time_unit == "s" and on_spec.solver["placement"] == "1 stage a GPU, I+W"
     assert violations(on_spec) == []
+    assert "does not state the cut of the layers: timed with " in on_spec.solver["notes"][-1]
+
+    on_own = weft.import_schedule(tmp_path / "o.csv", problem=saved)
+    assert (on_own.problem, on_own.device_orders) == (problem, load_schedule(saved).device_orders)
+    assert "notes" not in on_own.solver
 
 
 def test_an_import_that_cannot_be_is_one_sentence(saved: Path, tmp_path: Path,

@@ -185,6 +185,12 @@ def test_a_full_disk_at_the_end_loses_nothing(problem: Path, tmp_path: Path, mon
     assert list(full.iterdir()) == []
 
 
+def test_streams_that_the_caller_closed_are_written_to_nobody(schedule: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    assert (main(["check", str(schedule)]), main(["check", str(schedule.with_name("none.json"))])) == (0, 2)
+
+
 def test_a_file_of_the_wrong_kind_is_named(schedule: Path, problem: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("check", problem) == 2
     assert "format is 'weft.problem/1', it must be 'weft.schedule/1'" in capsys.readouterr().err

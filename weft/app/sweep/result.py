@@ -129,7 +129,8 @@ class Sweep(SavedResult):
     def _field(self, point: Point, name: str) -> str:
         if name == "memory":
             return memory_list(point.memory, self.memory_unit)
-        value = getattr(point, name)
+        if (value := getattr(point, name)) is None:
+            return ""
         if name == "micro_batches":
             return f"{value} micro-batch{'es' if value > 1 else ''}"
         if name == "micro_batch_size":

@@ -106,7 +106,7 @@ def sweep_source(
 def lost_worker(cache: Cache | None) -> ChildProcessError:
     """The error for the caller when a worker died."""
     return ChildProcessError(
-        "a worker process ended unexpectedly (out of memory, or a script without `if __name__ == '__main__':`)"
+        "a worker process ended unexpectedly (it may have run out of memory)"
         + ("" if cache is None else "; what was solved is cached, the same command goes on from there"))
 
 

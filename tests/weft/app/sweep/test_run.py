@@ -35,6 +35,10 @@ def test_a_process_pool_gives_the_same_rows(expected: Sweep) -> None:
     assert sweep(memory=[1, 2, 3], micro_batches=[3, 5], workers=2).rows == expected.rows
 
 
+def test_a_block_problem_has_no_samples_in_its_title(expected: Sweep) -> None:
+    assert "None" not in str(expected)
+
+
 def test_any_executor_gives_the_same_rows_and_stays_open(expected: Sweep) -> None:
     with ThreadPoolExecutor(2) as threads:
         assert sweep(memory=[1, 2, 3], micro_batches=[3, 5], executor=threads).rows == expected.rows
