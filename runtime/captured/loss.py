@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.utils._pytree import TreeSpec, tree_leaves, tree_unflatten
 
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.captured.told import raised_at
 from weft.runtime.interface.counting import LossError, one_tensor
 from weft.runtime.interface.training import Loss
+from weft.runtime.train.sharding import is_divided, local_of
 
 #: The trained value, and the prefix of the leaves of a target in a batch, before their number.
 LOSS, TARGET = "loss", "target."
@@ -111,8 +113,11 @@ class LossStage(ResultStage):
 
     def _loss(self, output: Any, target: Any) -> Any:
         assert self.loss is not None
+        loss: Any = self.loss
+        whole = {name: local_of(parameter) for name, parameter in loss.named_parameters() if is_divided(parameter)
+                 } if isinstance(loss, nn.Module) else {}
         try:
-            return self.loss(output, target)
+            return functional_call(loss, whole, (output, target)) if whole else loss(output, target)
         except MISTAKES as error:
             name = getattr(self.loss, "__name__", type(self.loss).__name__)
             raise CaptureError(f"loss cannot be called: {name} raised {raised_at(error)}: it is called with the "
