@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils._pytree import TreeSpec, tree_leaves, tree_unflatten
@@ -42,6 +43,18 @@ def require_scalar(loss: object, whose: str) -> None:
     if loss.numel() != 1 or not loss.is_floating_point():
         raise CaptureError(f"{whose} the loss has the shape {tuple(loss.shape)} and type {loss.dtype}, it must be one "
                            "floating-point number: take the mean over the micro-batch, or give (sum, count)")
+
+
+def own_loss(results: Sequence[Any], spec: TreeSpec) -> str:
+    """Which of ``results``, the names of the tensors among a model's results as ``spec`` has them, :func:`loss_of`
+    takes; ``""`` where that depends on more than their places."""
+    names = {leaf: torch.zeros(()) for leaf in results if isinstance(leaf, str)}
+    try:
+        found = loss_of(tree_unflatten([names[leaf] if isinstance(leaf, str) else leaf for leaf in results],
+                                       spec))
+    except CaptureError:  # said when the loss is computed
+        return ""
+    return next((name for name, value in names.items() if value is found), "")
 
 
 def learning(loss: object) -> nn.Module | None:

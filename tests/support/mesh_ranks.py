@@ -322,8 +322,9 @@ def wrapped(folder: Path) -> dict[str, Any]:
 
 
 PARTS: dict[str, Callable[[Path], dict[str, Any]]] = {"copies": copies, "zero": zero, "sharded": sharded,
-                                                      "tensor": tensor, "bare": bare, "types": shares_of_types, "beside": beside,
-                                                      "refused": refused, "wrapped": wrapped, "degrees": degrees}
+                                                      "tensor": tensor, "bare": bare,
+                                                      "types": shares_of_types, "beside": beside, "refused": refused,
+                                                      "wrapped": wrapped, "degrees": degrees}
 
 
 def main() -> None:
