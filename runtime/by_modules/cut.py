@@ -68,6 +68,10 @@ class ModuleCut:
                               if not any(self.parameters[:s + 1]))
         return StageModules(modules, ports, boundaries, self.captured.results, untrained)
 
+    def beside(self, result: str) -> frozenset[str]:
+        """See :meth:`~weft.runtime.captured.division.ModelDivision.beside`: not known of submodules."""
+        return frozenset()
+
     def ties(self) -> list[dict[int, str]]:
         """The trained parameters of several stages: by stage, its name there."""
         held: dict[int, dict[int, str]] = {}

@@ -126,6 +126,18 @@ class CapturedCut:
                               if name not in self.purity.learned)
         return StageModules(modules, ports, boundaries, results, untrained)
 
+    def beside(self, result: str) -> frozenset[str]:
+        """See :meth:`~weft.runtime.captured.division.ModelDivision.beside`."""
+        left = [leaf for leaf in self.captured.results if isinstance(leaf, Node) and leaf.name == result]
+        needed = set(left)
+        while left:
+            node = left.pop()
+            before = {*node.all_input_nodes, *self.purity.writers_of(node)} - needed
+            needed |= before
+            left += before
+        return frozenset(node.name for own in self.given.values() if needed & self.purity.learned & {*own}
+                         for node in own if node not in needed)
+
     def ties(self) -> list[dict[int, str]]:
         """The trained parameters that several stages read: by stage, its name in the module."""
         held: dict[int, dict[int, str]] = {}

@@ -21,7 +21,7 @@ from torch.utils._pytree import TreeSpec, tree_unflatten
 
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.captured.looks import attribute_of
-from weft.runtime.captured.loss import LOSS, TARGET, LossStage
+from weft.runtime.captured.loss import LOSS, TARGET, LossStage, own_loss
 from weft.runtime.interface.training import Boundary, Loss, Ports, Training
 
 M = TypeVar("M", bound=nn.Module, covariant=True)
@@ -96,6 +96,10 @@ class ModelDivision(Protocol):
     def tensors(self, s: int) -> list[Tensor]:
         """The parameters, buffers and constants that stage ``s`` reads."""
 
+    def beside(self, result: str) -> frozenset[str]:
+        """Values between stages that the model's ``result`` does not depend on, of stages that give others too: they
+        have no gradient where that is the loss."""
+
     def ties(self) -> list[dict[int, str]]:
         """Parameters of several stages: by stage, the name in its module."""
 
@@ -147,8 +151,10 @@ def training_of(cut: ModelDivision, only: Sequence[int], goal: Goal, data: Data,
     ports = dict(found.ports)
     ports[last] = Ports((*ports[last].takes, *goal.names), (LOSS,))
     ties = [{s: prefix[s] + name for s, name in tie.items()} for tie in cut.ties()]
+    untrained = found.untrained if goal.loss is not None else found.untrained | cut.beside(
+        own_loss(found.results, cut.captured.out_spec))
     return Training(modules, found.boundaries, data.of, ports=ports, losses=(LOSS,), ties=() if evaluating else ties,
-                    seed=goal.seed, untrained=found.untrained)
+                    seed=goal.seed, untrained=untrained)
 
 
 def evaluation_of(cut: ModelDivision, only: Sequence[int], data: Data) -> tuple[Training, Callable[[], list[Any]]]:

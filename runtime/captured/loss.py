@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.utils._pytree import TreeSpec, tree_leaves, tree_unflatten
 
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.captured.told import raised_at
 from weft.runtime.interface.counting import LossError, one_tensor
 from weft.runtime.interface.training import Loss
+from weft.runtime.train.sharding import is_divided, local_of
 
 #: The trained value, and the prefix of the leaves of a target in a batch, before their number.
 LOSS, TARGET = "loss", "target."
@@ -40,6 +43,18 @@ def require_scalar(loss: object, whose: str) -> None:
     if loss.numel() != 1 or not loss.is_floating_point():
         raise CaptureError(f"{whose} the loss has the shape {tuple(loss.shape)} and type {loss.dtype}, it must be one "
                            "floating-point number: take the mean over the micro-batch, or give (sum, count)")
+
+
+def own_loss(results: Sequence[Any], spec: TreeSpec) -> str:
+    """Which of ``results``, the names of the tensors among a model's results as ``spec`` has them, :func:`loss_of`
+    takes; ``""`` where that depends on more than their places."""
+    names = {leaf: torch.zeros(()) for leaf in results if isinstance(leaf, str)}
+    try:
+        found = loss_of(tree_unflatten([names[leaf] if isinstance(leaf, str) else leaf for leaf in results],
+                                       spec))
+    except CaptureError:  # said when the loss is computed
+        return ""
+    return next((name for name, value in names.items() if value is found), "")
 
 
 def learning(loss: object) -> nn.Module | None:
@@ -111,8 +126,11 @@ class LossStage(ResultStage):
 
     def _loss(self, output: Any, target: Any) -> Any:
         assert self.loss is not None
+        loss: Any = self.loss
+        whole = {name: local_of(parameter) for name, parameter in loss.named_parameters() if is_divided(parameter)
+                 } if isinstance(loss, nn.Module) else {}
         try:
-            return self.loss(output, target)
+            return functional_call(loss, whole, (output, target)) if whole else loss(output, target)
         except MISTAKES as error:
             name = getattr(self.loss, "__name__", type(self.loss).__name__)
             raise CaptureError(f"loss cannot be called: {name} raised {raised_at(error)}: it is called with the "

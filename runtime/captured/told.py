@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
@@ -18,6 +19,8 @@ from torch import nn
 _OURS = (str(Path(torch.__file__).resolve().parent), str(Path(__file__).resolve().parents[1]))
 #: Where torch quotes the user's line in a message.
 _QUOTED = re.compile(r'File "([^"]+)", line (\d+), in \S+\n\s*([^\n]*)')
+#: Of which attributes torch warns that an export of a recurrent layer assigns: of these alone.
+_ROW = r"The tensor attributes? (self\.\S*_flat_weights\[\d+\](, )?)+ w\w+ assigned during export"
 
 #: torch's messages, and their meaning for users who have not read torch's code.
 _PLAIN = (("Could not guard on data-dependent expression", "Python looks at the numbers of a tensor"),
@@ -63,7 +66,8 @@ def split_advice(model: nn.Module) -> str:
 
 @contextmanager
 def without_graphs() -> Iterator[None]:
-    """Inside, standard error is without the graphs that torch prints there when an export fails."""
+    """Inside, standard error is without the graphs that torch prints there when an export fails, and without its
+    warning of the row in which a recurrent layer keeps its parameters once more."""
     class Filtered:
         def __getattr__(self, name: str) -> Any:
             return getattr(stream, name)
@@ -72,7 +76,8 @@ def without_graphs() -> Iterator[None]:
             return len(text) if "def forward(self" in text else stream.write(text)
 
     stream = sys.stderr
-    with redirect_stderr(Filtered()):
+    with redirect_stderr(Filtered()), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=_ROW)
         yield
 
 

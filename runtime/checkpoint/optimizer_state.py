@@ -49,9 +49,10 @@ def state_of(optimizer: Optimizer, names: Mapping[int, str]) -> OptimizerState:
     tensors: dict[str, dict[str, Tensor]] = {}
     numbers: dict[str, dict[str, Any]] = {}
     options: dict[str, dict[str, Any]] = {}
-    optimizer = own_part(optimizer)
-    for group in optimizer.param_groups:
-        own = {key: plain(value, f"the option {key}") for key, value in group.items() if key not in NO_OPTIONS}
+    whole, optimizer = optimizer, own_part(optimizer)
+    for asked, group in zip(whole.param_groups, optimizer.param_groups, strict=True):
+        own = {key: plain(value, f"the option {key}")
+               for key, value in {**group, **asked}.items() if key not in NO_OPTIONS}  # schedulers set the whole's
         for parameter in group["params"]:
             if _is_nothing(parameter, names):
                 continue

@@ -22,6 +22,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from weft.runtime.train.sharding import is_divided, local_of
+
 
 def is_hooked(tensor: Tensor) -> bool:
     """Whether torch tells somebody of its gradient, as a gradient that is made in W does not come through torch."""
@@ -118,13 +120,14 @@ class DeferredInputs(NamedTuple):
     def gradients(self) -> Iterator[tuple[nn.Parameter, Tensor]]:
         """The trained parameters of the operator, and their gradients."""
         operator = self.operator
+        own = _as_computed(operator.own, (self.gradient,))
         if operator.function is None:
-            own = operator.own
-            wanted = [p.requires_grad for p in own]
+            wanted = [p.requires_grad for p in operator.own]
             found = operator.formula.gradients(self.tensors, self.gradient, own, wanted)
-            yield from ((p, g) for p, g, want in zip(own, found, wanted, strict=True) if want and g is not None)
+            yield from ((p, g) for p, g, want in zip(operator.own, found, wanted, strict=True)
+                        if want and g is not None)
             return
-        entered = [p.detach().requires_grad_(p.requires_grad) for p in operator.own]
+        entered = [p.detach().requires_grad_(of.requires_grad) for p, of in zip(own, operator.own, strict=True)]
         with torch.enable_grad():
             weights = operator.weights(entered)
         wanted = [weight.requires_grad for weight in weights]
@@ -160,9 +163,14 @@ class _Tap(torch.autograd.Function):
 def tapped(operator: DeferredOperator, xs: Sequence[Tensor], kept: list[Any]) -> Tensor:
     """The result of ``operator`` for ``xs``, whose backward leaves the inputs of the weights' gradients in ``kept``."""
     own = operator.own
-    y, tensors = operator.formula.run(xs, operator.weights([parameter.detach() for parameter in own]))
+    y, tensors = operator.formula.run(xs, operator.weights([p.detach() for p in _as_computed(own, xs)]))
     found: Tensor = _Tap.apply(y, operator, tensors, kept, *own)  # type: ignore[no-untyped-call]
     return found
+
+
+def _as_computed(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> Sequence[Tensor]:
+    """``parameters`` as an operator on ``values`` reads them: of plain ones, as in a loss, the numbers of this rank."""
+    return parameters if any(map(is_divided, values)) else [local_of(parameter) for parameter in parameters]
 
 
 def _owned(gradient: Tensor, other: Tensor) -> Tensor:

@@ -117,7 +117,7 @@ class Sharding:
     def scatter(self, stages: tuple[int, ...]) -> None:
         """Add to each share's gradient the sum, over the copies, of the whole parameters' gradients, which are dropped.
         The parameters of ``stages`` are released too."""
-        for shell in self._shells[stages]:
+        for shell in self._shells.get(stages, ()):  # none of a last stage that trains nothing
             shell.scatter()
 
     @property

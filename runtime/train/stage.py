@@ -28,7 +28,7 @@ from weft.runtime.train.deferred import DeferredInputs, DeferredLinear, tapped
 from weft.runtime.train.deferring import deferrable, deferred_parameters, operator_of
 from weft.runtime.train.moment import Moment, seeds_of
 from weft.runtime.train.offload import CopyEngine, Shelf
-from weft.runtime.train.sharding import local_of
+from weft.runtime.train.sharding import is_divided, local_of, lying_in
 
 __all__ = ["Offloading", "StageRunner", "add_gradient", "deferrable", "deferred_parameters"]
 
@@ -246,7 +246,7 @@ class StageRunner:
         with torch.no_grad():
             for item in _drain(kept):
                 for parameter, gradient in item.gradients():
-                    self.add(parameter, gradient)
+                    self.add(parameter, gradient if is_divided(gradient) else lying_in(gradient, parameter))
                 for parameter in item.parameters:
                     uses[parameter] -= 1
                     if not uses[parameter]:

@@ -248,7 +248,9 @@ class StageWorker:
     def _runner(self, stage: int) -> StageRunner:
         wiring, passes, training = self.wiring, self.graph.stages[stage].blocks, self.training
         owed = wiring.differentiated(stage) if self.graph.stages[stage].gives_gradient else ()
-        module = training.stages[stage].to(self.device)
+        module = training.stages[stage]
+        if any(tensor.device != self.device for tensor in (*module.parameters(), *module.buffers())):
+            module = module.to(self.device)  # of shares it makes others, without their hooks
         for name in training.offloaded.get(stage, ()):
             if name not in dict(module.named_modules()):
                 raise SessionError(f"offloaded names {name!r}, which is no part of stage {stage}'s module")

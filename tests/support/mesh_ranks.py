@@ -17,20 +17,23 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grad_norm_
+from torch.optim.lr_scheduler import ExponentialLR
 
-from tests.support.captured_models import Case, made
+from tests.support.captured_models import Case, made, token_loss
 from tests.support.pipeline_ranks import planned_once
 from weft.app.pipeline.run.pipe import PipelineEngine
 from weft.runtime.train.sharding import own_share, whole_of
 
 SIZE, MICRO_BATCHES, EPS, STEPS = 8, 2, 1e-3, 5
+SLOWER = 0.5  # what the learning rate is multiplied with before a checkpoint
 
 
 def piped(case: Case, copies: int = 1, **options: Any) -> PipelineEngine:
     """A pipeline whose example is the part of the batch that each of ``copies`` is given."""
     size = SIZE // copies
     of = (type(case.model), copies, *sorted({"mesh", "tensor_parallel", "fully_shard"} & options.keys()),
-          str(options.get("cuts")), options.get("schedule"))
+          type(case.loss), *(str(options.get(name)) for name in ("cuts", "schedule", "dtype", "autocast")))
     return planned_once(of, case.model, tuple(a[:size] for a in case.args), loss=case.loss, target=case.target[:size],
                         **{"micro_batches": MICRO_BATCHES, "schedule": "1f1b", "time_limit": 1.0, "timeout": 900.0,
                            **options})
@@ -94,6 +97,7 @@ def zero(folder: Path) -> dict[str, Any]:
     with piped(made("short", SIZE), 2, mesh=mesh, cuts=[20]) as pipe:
         optimizer = optimizer_of(pipe, 1e-2)
         first = trained(pipe, optimizer, range(2))
+        ExponentialLR(optimizer, SLOWER).step()
         pipe.save(folder / "zero", optimizer)
         rest = trained(pipe, optimizer, range(2, STEPS))
         inner: Any = optimizer
@@ -135,7 +139,7 @@ def sharded(folder: Path) -> dict[str, Any]:
         losses = []
         for seed in range(2, STEPS):
             losses.append(stepped(pipe, seed))
-            torch.nn.utils.clip_grad_norm_(pipe.parameters(), 0.5)
+            clip_grad_norm_(pipe.parameters(), 0.5)
             optimizer.step()
             optimizer.zero_grad()
         again = {"losses": losses, "state": pipe.state_dict()}
@@ -188,21 +192,55 @@ def degrees(folder: Path) -> dict[str, Any]:
 
 
 def bare(folder: Path) -> dict[str, Any]:
-    """A stage without parameters, beside one that has some, under ``fully_shard``."""
+    """A stage without parameters, before or behind one that has some, under ``fully_shard``."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "pipeline"))
-    torch.manual_seed(3)
-    x = torch.randn(SIZE, 4, dtype=torch.float64)
-    model = nn.Sequential(nn.Tanh(), nn.Linear(4, 4)).double()
-    with piped(Case(model, (x,), {}, nn.functional.mse_loss, x.flip(1)), 2, mesh=mesh, cuts=[1],
-               fully_shard=True) as pipe:
-        optimizer = torch.optim.SGD(pipe.parameters() if pipe.rank else [nn.Parameter(x)], lr=0.1)
-        half = x.chunk(2)[pipe.session.replica]
-        losses = []
-        for _ in range(2):
-            losses.append(pipe.step(half, target=half.flip(1)))
-            optimizer.step()
-            optimizer.zero_grad()
-    return {"losses": losses}
+    found: dict[str, Any] = {"losses": []}
+    for at in (0, 1):
+        torch.manual_seed(3)
+        x, layers = torch.randn(SIZE, 4, dtype=torch.float64), [nn.Tanh(), nn.Tanh()]
+        layers.insert(2 * at, nn.Linear(4, 4).double())  # type: ignore[arg-type]
+        with piped(Case(nn.Sequential(*layers), (x,), {}, nn.functional.mse_loss, x.flip(1)), 2, mesh=mesh,
+                   cuts=[1 + at], fully_shard=True) as pipe:
+            optimizer = torch.optim.SGD(pipe.parameters(), lr=0.1)
+            half = x.chunk(2)[pipe.session.replica]
+            for _ in range(2):
+                found["losses"].append(pipe.step(half, target=half.flip(1)))
+                optimizer.step()
+                optimizer.zero_grad()
+    return found
+
+
+class OwnHead(nn.Module):
+    """A loss that learns a layer and a scale."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.scale = nn.Linear(23, 23), nn.Parameter(torch.ones(23))
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        return token_loss(self.head(output) * self.scale, target)
+
+
+def shares_of_types(folder: Path) -> dict[str, Any]:
+    """Shares beside a loss that learns, clipped by torch, in each type: losses and norms."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "tp"))
+    found: dict[str, Any] = {}
+    lower: list[dict[str, Any]] = [{}, {"dtype": torch.bfloat16}, {"autocast": torch.bfloat16}]
+    for options in lower:
+        case, dtype = made("short", SIZE), torch.float32 if options else torch.float64
+        torch.manual_seed(3)
+        loss = OwnHead().to(dtype)
+        with piped(case._replace(model=case.model.to(dtype), loss=loss), mesh=mesh, schedule="zb-h1", cuts=[20],
+                   tensor_parallel={name: style() for name, style in PLAN.items()}, **options) as pipe:
+            optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-2, eps=EPS, foreach=True)
+            losses, norms = [], []
+            for seed in range(2):
+                losses.append(stepped(pipe, seed))
+                norms.append(float(clip_grad_norm_(pipe.parameters(), 0.5)))
+                optimizer.step()
+                optimizer.zero_grad()
+            found[next(iter(options), "plain")] = losses, norms, pipe.state_dict()
+    return found
 
 
 class Heads(nn.Module):
@@ -284,8 +322,9 @@ def wrapped(folder: Path) -> dict[str, Any]:
 
 
 PARTS: dict[str, Callable[[Path], dict[str, Any]]] = {"copies": copies, "zero": zero, "sharded": sharded,
-                                                      "tensor": tensor, "bare": bare, "beside": beside,
-                                                      "refused": refused, "wrapped": wrapped, "degrees": degrees}
+                                                      "tensor": tensor, "bare": bare,
+                                                      "types": shares_of_types, "beside": beside, "refused": refused,
+                                                      "wrapped": wrapped, "degrees": degrees}
 
 
 def main() -> None:

@@ -226,7 +226,7 @@ def cast(folder: Path) -> dict[str, Any]:
 
 
 def with_compile(folder: Path) -> dict[str, Any]:
-    """Two steps of compiled stages; how often a stage was compiled; and what cannot be planned for them."""
+    """Two steps of compiled stages, and one under autocast; how often a stage was compiled."""
     graphs: list[Any] = []
 
     def backend(graph: Any, inputs: Any) -> Any:
@@ -235,8 +235,10 @@ def with_compile(folder: Path) -> dict[str, Any]:
 
     with piped(made("gpt", SIZE), schedule=None, compile={"backend": backend}) as pipe:
         optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-2, eps=EPS)
-        return {"losses": trained(pipe, optimizer, range(2)), "graphs": len(graphs),
-                "plan": [b.name for b in pipe.plan.problem.blocks], "state": pipe.state_dict()}
+        found = {"losses": trained(pipe, optimizer, range(2)), "graphs": len(graphs),
+                 "plan": [b.name for b in pipe.plan.problem.blocks], "state": pipe.state_dict()}
+    with piped(made("gpt", SIZE, dtype=torch.float32), compile={"backend": backend}, autocast=torch.bfloat16) as pipe:
+        return {**found, "cast": stepped(pipe, 0, dtype=torch.float32), "graphs of both": len(graphs)}
 
 
 def of_schedulers(folder: Path) -> dict[str, Any]:

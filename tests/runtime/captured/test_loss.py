@@ -83,3 +83,29 @@ def test_a_loss_that_looks_at_its_numbers_is_measured() -> None:
     named = dict(zip([*names, "target.0"], [*case.args, case.target], strict=True))
     training = training_of(CapturedCut(captured, []), [0], Goal(looking, tree_flatten(0)[1]), Data([named]))
     assert feeds_of(training, torch.device("cpu")).feed(0, training.stages[0]).output_bytes == 0 and len(seen) == 1
+
+
+class Beside(nn.Module):
+    """A model whose result has, beside its loss, what it does not depend on; or does, by an operator in place."""
+
+    def __init__(self, writes: bool) -> None:
+        super().__init__()
+        self.first, self.other, self.last, self.writes = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4), writes
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        x = self.first(x).tanh()
+        other = self.other(x).sigmoid()
+        if self.writes:
+            x.mul_(other)
+        return {"loss": self.last(x).mean(), "other": other}
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_a_result_beside_the_models_own_loss_is_sent_no_gradient(writes: bool) -> None:
+    captured = Captured.of(Beside(writes), (torch.ones(2, 4),))
+    place = next(i for i, node in enumerate(captured.calls) if "last" in str(node.meta["nn_module_stack"]))
+    cut = CapturedCut(captured, [place])
+    crossing = {node.name for node in cut.given[0]}
+    own = training_of(cut, [0], Goal(None, None), Data()).untrained
+    assert len(crossing) == 2 and own == (set() if writes else {next(n for n in crossing if "sigmoid" in n)})
+    assert not training_of(cut, [0], Goal(mistaken, tree_flatten(0)[1]), Data()).untrained  # it may read any result

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.support.captured_models import made
-from tests.support.mesh_ranks import EPS, PARTS, SIZE, STEPS
+from tests.support.mesh_ranks import EPS, PARTS, SIZE, SLOWER, STEPS, OwnHead
 from tests.support.ranks import finished, found_by_parts, launch_forked
 
 RANKS = 4
@@ -26,8 +26,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Ranks:
     return found_by_parts(RANKS, "tests.support.mesh_ranks", tmp_path_factory.mktemp("mesh"), RUN)
 
 
-def plain(seeds: list[int], clip: float = float("inf")) -> Plain:
-    """Losses, gradients and the last state of one process with whole batches."""
+def plain(seeds: list[int], clip: float = float("inf"), slower: float = 1.0) -> Plain:
+    """Losses, gradients and the last state of one process with whole batches; after two, its rate is ``slower``."""
     model, losses, gradients = made("short", SIZE).model, [], []
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=EPS)
     for seed in seeds:
@@ -40,6 +40,8 @@ def plain(seeds: list[int], clip: float = float("inf")) -> Plain:
         gradients.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
         optimizer.step()
         optimizer.zero_grad()
+        if len(losses) == 2:
+            optimizer.param_groups[0]["lr"] *= slower
     return losses, gradients, model.state_dict()
 
 
@@ -75,7 +77,7 @@ def test_two_copies_of_two_stages_train_as_one_process_on_the_whole_batch_bit_by
 
 @pytest.mark.slow
 def test_divided_optimizer_states_are_saved_whole_and_resumed_by_other_ranks(found: Ranks) -> None:
-    losses, _, state = plain(list(range(STEPS)))
+    losses, _, state = plain(list(range(STEPS)), slower=SLOWER)
     for rank, each in enumerate(found["zero"]):
         assert each["losses"] == pytest.approx(losses, rel=1e-12) and equal(each["state"], state)
         assert each["held"] + found["zero"][(rank + 2) % 4]["held"] == each["whole"] and each["held"] > 0
@@ -116,6 +118,29 @@ def test_ranks_with_shares_train_as_one_process_whole_or_split_backwards_and_dro
 
 
 @pytest.mark.slow
+def test_ranks_with_shares_train_a_loss_too_and_clip_both_in_every_type(found: Ranks) -> None:
+    model = made("short", SIZE).model
+    torch.manual_seed(3)
+    loss = OwnHead().double()
+    losses, norms, own = [], [], [*model.parameters(), *loss.parameters()]
+    optimizer = torch.optim.AdamW(own, lr=1e-2, eps=EPS)
+    for seed in range(2):
+        case = made("short", SIZE, seed)
+        value = loss(model(*case.args), case.target)
+        value.backward()
+        losses.append(value.item())
+        norms.append(float(torch.nn.utils.clip_grad_norm_(own, 0.5)))
+        optimizer.step()
+        optimizer.zero_grad()
+    state = {**model.state_dict(), **{f"loss.{name}": value for name, value in loss.state_dict().items()}}
+    for each in found["types"]:
+        for name, (told, clipped_by, after) in each.items():
+            assert told == pytest.approx(losses, rel=1e-12 if name == "plain" else 1e-2), name
+            assert clipped_by == pytest.approx(norms, rel=1e-12 if name == "plain" else 2e-2), name
+            assert name != "plain" or equal(after, state)
+
+
+@pytest.mark.slow
 def test_copies_shares_and_stages_at_once_train_as_one_process_bit_by_bit_again(tmp_path: Path) -> None:
     wanted = plain(list(range(STEPS)), clip=0.5)
     finished(8, "tests.support.mesh_ranks", str(tmp_path), "degrees", timeout=400)
@@ -129,16 +154,19 @@ def test_copies_shares_and_stages_at_once_train_as_one_process_bit_by_bit_again(
 
 @pytest.mark.slow
 def test_a_stage_without_parameters_has_nothing_to_divide(found: Ranks) -> None:
-    torch.manual_seed(3)
-    x = torch.randn(SIZE, 4, dtype=torch.float64)
-    model = torch.nn.Sequential(torch.nn.Tanh(), torch.nn.Linear(4, 4)).double()
-    losses, optimizer = [], torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(2):
-        loss = torch.nn.functional.mse_loss(model(x), x.flip(1))
-        loss.backward()  # type: ignore[no-untyped-call]
-        losses.append(loss.item())
-        optimizer.step()
-        optimizer.zero_grad()
+    losses = []
+    for at in (0, 1):
+        torch.manual_seed(3)
+        x, layers = torch.randn(SIZE, 4, dtype=torch.float64), [torch.nn.Tanh(), torch.nn.Tanh()]
+        layers.insert(2 * at, torch.nn.Linear(4, 4).double())  # type: ignore[arg-type]
+        model = torch.nn.Sequential(*layers)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            loss = torch.nn.functional.mse_loss(model(x), x.flip(1))
+            loss.backward()  # type: ignore[no-untyped-call]
+            losses.append(loss.item())
+            optimizer.step()
+            optimizer.zero_grad()
     assert all(each["losses"] == pytest.approx(losses, rel=1e-12) for each in found["bare"])
 
 

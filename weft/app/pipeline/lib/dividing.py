@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from torch import Tensor, nn
 
 from weft.app.pipeline.lib.mesh import tensor_dimension
-from weft.runtime.captured.captured import Captured, CaptureError
+from weft.runtime.captured.captured import Captured, CaptureError, exchanged
+from weft.runtime.captured.loss import learning
 from weft.runtime.train.sharding import is_divided
 
 if TYPE_CHECKING:
@@ -51,15 +52,18 @@ def require_plan_of_shares(module: nn.Module, options: PipelineOptions) -> None:
 
 
 def in_shares(captured: Captured, options: PipelineOptions) -> Captured:
-    """``captured`` whose parameters are this rank's shares; those that are not divided are known to be whole.
+    """``captured`` whose parameters are this rank's shares; those that are not divided, and those of a loss that
+    learns, are known to be whole.
 
     Raises :class:`~weft.runtime.captured.captured.CaptureError` for a plan that cannot be done.
     """
-    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor import DTensor, Replicate
 
-    mesh = peers_of(options)
+    mesh, loss = peers_of(options), learning(options.loss)
     shares: dict[int, Tensor] = {}
-    for own, (name, parameter, how) in _placed(captured.model, options.tensor_parallel, mesh).items():
+    placed = _placed(captured.model, options.tensor_parallel, mesh)
+    placed.update((id(p), (name, p, Replicate())) for name, p in (() if loss is None else loss.named_parameters()))
+    for own, (name, parameter, how) in placed.items():
         local = parameter.detach()
         if how.is_shard():
             if how.dim >= local.dim() or local.shape[how.dim] % mesh.size():
@@ -69,6 +73,8 @@ def in_shares(captured: Captured, options: PipelineOptions) -> Captured:
             local = local.chunk(mesh.size(), how.dim)[mesh.get_local_rank()].clone()
         share = DTensor.from_local(local, mesh, [how], run_check=False)
         shares[own] = nn.Parameter(share, requires_grad=parameter.requires_grad)
+    if loss is not None:
+        exchanged(loss, shares)
     return captured.exchanging(shares)
 
 

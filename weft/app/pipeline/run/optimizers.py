@@ -11,8 +11,10 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
+from weft.runtime.checkpoint.optimizer_state import divides
 from weft.runtime.interface.fitting import misfit, parameters_of
 from weft.runtime.interface.optim import AdamA
+from weft.runtime.train.sharding import is_divided
 
 #: What an optimizer is to be made of.
 WHERE = "pipe.parameters()"
@@ -31,6 +33,11 @@ def watched_optimizers(trained: Iterable[nn.Parameter], idle: Iterable[nn.Parame
         waits = any(parameter.grad is not None for parameter in mine)
         if not any(id(parameter) in known for parameter in own) and (
                 not waits or any(parameter.grad is not None for parameter in own)):
+            return
+        if divides(optimizer) and any(map(is_divided, mine)):
+            refused(f"{type(optimizer).__name__} divides an optimizer's states among copies, which shares already are: "
+                    "give the optimizer that it was to make, of pipe.parameters(), or leave fully_shard and "
+                    "tensor_parallel out")
             return
         folded = isinstance(optimizer, AdamA) and not optimizer.unfolded  # by the script itself
         if (why := misfit(optimizer, mine, others, WHERE, folds=folded)) is not None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from weft.app.pipeline.lib.dividing import peers_of
 from weft.app.pipeline.lib.options import PipelineOptions
+from weft.app.pipeline.lib.precision import autocasting
 from weft.app.pipeline.lib.running import compiled, under_autocast
 from weft.app.pipeline.run.shapes import BatchPart, Shape
 from weft.runtime.backends.stages import StageBackends
@@ -33,7 +34,8 @@ class Ready:
         found = self.computing(training_of(shape.cut, self.stages, goal, shape.data))
         if self.options.compile or self.options.tensor_parallel is not None or (
                 isinstance(shape.cut.captured, Captured) and isinstance(shape.cut.captured.treatment, StageBackends)):
-            compiled(found, self.options.compile, self.session, shape.feeding.layout.named)
+            with autocasting(self.options.autocast, self.session.device):  # a last stage is called without its loss
+                compiled(found, self.options.compile, self.session, shape.feeding.layout.named)
         return found
 
     def computing(self, training: Training) -> Training:

@@ -47,3 +47,17 @@ def test_an_optimizer_that_would_leave_the_model_as_it_is_is_heard_of() -> None:
         assert len(said) == 2 and "AdamA would train nothing here" in said[1]
     finally:
         handle.remove()
+
+
+def test_zero_1_of_shares_which_torch_cannot_do_is_heard_of() -> None:
+    kind: type[nn.Parameter] = type("DTensor", (torch.Tensor,), {})
+    shares, said = [torch.ones(2).as_subclass(kind).requires_grad_()], list[str]()  # type: list[Any], list[str]
+    zero: type[torch.optim.SGD] = type("ZeroRedundancyOptimizer", (torch.optim.SGD,), {})
+    handle = watched_optimizers(shares, [], said.append)
+    try:
+        torch.optim.SGD(shares).step()
+        assert not said
+        zero(shares).step()
+        assert len(said) == 1 and "divides an optimizer's states among copies, which shares already are" in said[0]
+    finally:
+        handle.remove()

@@ -224,6 +224,7 @@ def test_compiled_stages_compute_the_same_with_whole_backwards(found: Ranks) -> 
     for each in found["with_compile"]:
         assert each["losses"] == pytest.approx(losses[:2], rel=1e-10) and each["graphs"] == 1
         assert each["plan"] == ["F0", "F1", "B1", "B0"]
+        assert each["cast"] == pytest.approx(losses[0], rel=1e-2) and each["graphs of both"] == 2
 
 
 @pytest.mark.slow
