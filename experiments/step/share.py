@@ -10,10 +10,11 @@ one, data parallel, as pipelines or tensor-parallel. Writes results/share.json.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from argparse import Namespace
+from typing import NamedTuple
 
-from experiments.lib.provenance import begun
+from experiments.lib.provenance import Record, Row
+from experiments.lib.script import script
 from weft.app.lib.options import SearchOptions
 from weft.app.share.search import Question, share_sources
 from weft.models.spec.spec import parse_spec
@@ -55,7 +56,7 @@ PAIRS: dict[str, tuple[int, int, str, int, Job, Job]] = {
         (2, 2, "pipeline", 8, _small(1024, "training", 1024, 1, "tensor"), _INFERENCE)}
 
 
-def row(name: str, effort: float) -> dict[str, Any]:
+def row(name: str, effort: float) -> Row:
     """A pair at the best ratio that is tried."""
     gpus, machine, parallel, count, *jobs = PAIRS[name]
     specs = [parse_spec(f"""
@@ -67,20 +68,12 @@ cluster: {{gpus: {gpus}, memory: 32 GiB, device: v100, gpus_per_machine: {machin
 {job.run}: {{micro_batches: {count}, micro_batch_size: {job.size}}}
 {f"placement: {{shapes: [{job.shape}]}}" if job.shape else ""}
 """) for letter, job in zip("AB", jobs, strict=True)]
-    found = share_sources(specs, Question(None, parallel=parallel), SearchOptions(time_limit=600.0, effort=effort))
-    print(name, found, sep="\n", flush=True)
-    kept = found.to_json()
-    return {"pair": name, **{key: kept[key] for key in (
-        "ratio", "period", "period_bound", "proven", "speedup", "speedup_bound", "speedup_without_overlap", "jobs",
-        "tried")}}
+    kept = share_sources(specs, Question(None, parallel=parallel),
+                         SearchOptions(time_limit=600.0, effort=effort)).to_json()
+    return {"pair": name, **{key: kept[key] for key in ("ratio", "period", "period_bound", "proven", "speedup",
+                                                        "speedup_bound")}}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Search all, print and write."""
-    options, record = begun(__doc__, arguments, "share.json", effort=10.0, only="")
-    record.write({"rows": [row(name, options.effort) for name in PAIRS if options.only in name]})
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+@script("share.json", effort=10.0, only="")
+def main(options: Namespace, record: Record) -> None:
+    record.rows(row(name, options.effort) for name in PAIRS if options.only in name)

@@ -11,8 +11,7 @@ stages on groups of GPUs; 1F1B+ with embeddings on all GPUs; Chimera with two re
 these shapes, those with embeddings on all GPUs also in two chunks a group, and any order. A step of the optimizer and
 sums of gradients of replicas are left out everywhere.
 
-Assumed where the case does not say: 8 bytes a parameter (fp16 weights, gradients and both moments of Adam;
-``fits_with_16_bytes`` records whether an fp32 master copy and moments would fit if they were divided evenly); machines
+Assumed where the case does not say: 8 bytes a parameter (fp16 weights, gradients and both moments of Adam); machines
 of 8 GPUs with 12.5 GB/s between them; mT5 with the vocabulary of the GPT beside it and learned positions; Flava's texts
 of 512 or 197 tokens beside images of 197 patches.
 """
@@ -23,11 +22,12 @@ import itertools
 import math
 import re
 import time
+from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from experiments.lib.provenance import begun
+from experiments.lib.provenance import Record, Row
+from experiments.lib.script import script
 from weft.app.lib.case import Case, CasePlacement, case_of, shape_placement
 from weft.app.lib.options import SearchOptions
 from weft.app.solving.solve import solve_case
@@ -36,10 +36,9 @@ from weft.models.spec.sections import Spec
 from weft.models.spec.spec import parse_spec
 from weft.models.tensor_parallel.group_rows import CHUNKS
 from weft.models.tensor_parallel.shapes import shape_candidates
-from weft.models.tensor_parallel.space import Space, space_of
+from weft.models.tensor_parallel.space import space_of
 from weft.solver.baselines import NotApplicable, baseline
 from weft.solver.judge.validate import violations
-from weft.solver.schedule import Schedule
 from weft.solver.step.search import Infeasible
 
 BATCH = 128
@@ -58,7 +57,6 @@ TEXTS = (512, 197)
 #: What each known schedule is given: its name, and the shapes it can run on.
 RIVALS = {"tensor parallel": ("1f1b", ("tensor",)), "1F1B": ("1f1b", ("chain", "groups")),
           "1F1B+": ("1f1b+", ("m", "nn")), "Chimera": ("chimera", ("x",))}
-TITLES = (*RIVALS, "weft")
 
 
 @dataclass(frozen=True)
@@ -103,7 +101,6 @@ def flava_case(batch: int, text: int) -> Model:
 class Sized:
     """A training case at one size of micro-batch: what weft chooses from, and what the known schedules can run on."""
 
-    space: Space
     case: Case
     everything: Sequence[CasePlacement]
     refused: Mapping[str, str]
@@ -119,13 +116,12 @@ def sized(model: Model, size: int) -> Sized:
                if candidate.chunks is not None]
     case = case_of(spec)
     case = replace(case, placements=(*case.placements, *(shape_placement(one, space) for one in chunked)))
-    return Sized(space, case, [*case.placements, *(shape_placement(candidate, space) for candidate in both_ways)],
+    return Sized(case, [*case.placements, *(shape_placement(candidate, space) for candidate in both_ways)],
                  dict(case.refused) | {entry.shape: entry.reason for entry in refused})
 
 
-def plan(model: Model, effort: float, sizes: Sequence[int]) -> dict[str, Any]:
-    """One training case: every rival on its best placement and size of micro-batch, weft, and where the difference
-    comes from."""
+def plan(model: Model, effort: float, sizes: Sequence[int]) -> Row:
+    """One training case: every rival on its best placement and size of micro-batch, and weft."""
     began = time.process_time()
     at: dict[int, Sized] = {}
     why = ""
@@ -136,38 +132,24 @@ def plan(model: Model, effort: float, sizes: Sequence[int]) -> dict[str, Any]:
             why = why or str(refusal)
     if not at:
         return {"gpus": model.gpus, "refused": why}
-    rivals: dict[str, dict[str, Any]] = {}
+    rivals: dict[str, Row] = {}
     for title, (name, shapes) in RIVALS.items():
         found = {size: _best(name, shapes, one.everything, one.case, one.refused) for size, one in at.items()}
         size = min(found, key=lambda size: found[size].get("seconds", math.inf))
         rivals[title] = found[size] | ({"micro_batch_size": size} if "seconds" in found[size] else {})
     times = {title: row["seconds"] for title, row in rivals.items() if "seconds" in row}
     size = rivals[min(times, key=lambda title: times[title])]["micro_batch_size"] if times else min(at)
-    space, case = at[size].space, at[size].case
-    best = solve_case(case, SearchOptions(3600.0, effort))
-    chosen = next(p for p in case.placements if p.title == best.solver["placement"])
-    same_order = _in_known_order(chosen, case)
-    evenly = -(-space.graph.parameter_count() * space.bytes_per_parameter // space.gpus)  # each GPU's least share
+    best = solve_case(at[size].case, SearchOptions(3600.0, effort))
     return {
-        "gpus": model.gpus, "parameters": space.graph.parameter_count(), "batch": BATCH, "effort": effort,
-        "sizes": sorted(at), "fits_with_16_bytes": 2 * evenly <= space.capacity,
-        "rivals": rivals,
+        "gpus": model.gpus, "batch": BATCH, "effort": effort, "sizes": sorted(at), "rivals": rivals,
         "weft": {"seconds": best.makespan, "placement": best.solver["placement"], "micro_batch_size": size,
-                 "period": _period(best),
-                 "samples_per_second": BATCH / best.makespan,
-                 "bound_of_placement": best.makespan_bound,
-                 "bound_over_placements": best.solver.get("bound_over_placements", best.makespan_bound),
-                 "bound_over_any_placement": space.least_period * case.micro_batches,
-                 "alternatives": best.solver.get("alternatives")},
+                 "bound_over_placements": best.solver.get("bound_over_placements", best.makespan_bound)},
         "speedup": {title: value / best.makespan for title, value in times.items()},
-        "comes_from": {} if same_order is None else {
-            title: {"placement": value / same_order, "order": same_order / best.makespan}
-            for title, value in times.items()},
         "cpu_seconds": round(time.process_time() - began, 1)}
 
 
 def _best(name: str, shapes: tuple[str, ...], placements: Sequence[CasePlacement], case: Case,
-          why: Mapping[str, str]) -> dict[str, Any]:
+          why: Mapping[str, str]) -> Row:
     """The fastest that fits of known schedule ``name`` on all placements of ``shapes``; else why there is none."""
     found: list[tuple[bool, float, str]] = []
     for placement in placements:
@@ -189,27 +171,11 @@ def _shape(placement: CasePlacement) -> str:
     return placement.problem.name.rpartition("(")[2].partition(",")[0].rstrip(")")
 
 
-def _in_known_order(placement: CasePlacement, case: Case) -> float | None:
-    """Seconds of the order of 1F1B (with blocks on all GPUs: 1F1B+) on weft's placement, if that fits."""
-    for name in ("1f1b", "1f1b+"):
-        try:
-            schedule = baseline(name, placement.problem, case.micro_batches // placement.replicas)
-        except NotApplicable:
-            continue
-        return None if violations(schedule, limit=1) else schedule.makespan
-    return None
-
-
-def _period(schedule: Schedule) -> float | None:
-    value = schedule.period or schedule.solver.get("repetend_period")
-    return float(value) if isinstance(value, int | float) else None
-
-
-def infer(batch: int, text: int, effort: float) -> dict[str, Any]:
+def infer(batch: int, text: int, effort: float) -> Row:
     """One batch through Flava: tensor parallelism and a chain of stages against weft, each with its best size of
     micro-batches."""
     began = time.process_time()
-    best: dict[str, dict[str, Any]] = {}
+    best: dict[str, Row] = {}
     least: float | None = None
     for size in (2**k for k in range(batch.bit_length())):
         if batch // size > 16:
@@ -233,11 +199,9 @@ def infer(batch: int, text: int, effort: float) -> dict[str, Any]:
             "cpu_seconds": round(time.process_time() - began, 1)}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Plan all cases, print and write."""
-    options, record = begun(__doc__, arguments, "tessel_evaluation.json", only="", effort=10.0, sizes=SIZES,
-                            batches=FLAVA_BATCHES)
-    report: dict[str, Any] = {"training": {}, "inference": {}}
+@script("tessel_evaluation.json", only="", effort=10.0, sizes=SIZES, batches=FLAVA_BATCHES)
+def main(options: Namespace, record: Record) -> None:
+    report: dict[str, Row] = {"training": {}, "inference": {}}
     for model in training_cases():
         if re.search(options.only, model.name):
             report["training"][model.name] = plan(model, options.effort, options.sizes)
@@ -249,8 +213,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
             report["inference"][name] = infer(batch, text, options.effort / 50)
             print(name, report["inference"][name]["cpu_seconds"], flush=True)
             record.write(report)
-    return 0
-
-
-if __name__ == "__main__":
-    main()
