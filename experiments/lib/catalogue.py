@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -66,9 +67,14 @@ class Experiment:
 
     @property
     def title(self) -> str:
-        """The first sentence of its script."""
+        """The first paragraph of its script, or the first sentence that it says of the first argument."""
         tree = ast.parse((HOME / self.script).read_text(encoding="utf-8"))
-        return (ast.get_docstring(tree) or "").partition("\n\n")[0].replace("\n", " ").rstrip(".")
+        first, *rest = (ast.get_docstring(tree) or "").replace("\n\n", "\0").replace("\n", " ").split("\0")
+        flag = f"``{self.arguments.partition(' ')[0]}``: "
+        for part in rest:
+            if found := re.match(rf"{flag}(\w)(.*?[.?])( |$)", part):
+                return (found[1].upper() + found[2]).rstrip(".")
+        return first.rstrip(".")
 
 
 EXPERIMENTS = {entry.name: entry for entry in (

@@ -142,6 +142,24 @@ def _few_words(rows: int) -> dict[str, Any]:
     return {"input_ids": ids, "labels": ids}
 
 
+class Residual(nn.Module):
+    """``inner``, added to its input or to ``way`` of that."""
+
+    def __init__(self, inner: nn.Module, way: nn.Module | None = None, act: bool = True) -> None:
+        super().__init__()
+        self.inner, self.way, self.act = inner, way or nn.Identity(), act
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.inner(x) + self.way(x)
+        return nn.functional.relu(y) if self.act else y
+
+
+def perceptron(width: int) -> nn.Module:
+    """A feed-forward block with a residual."""
+    return Residual(nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(),
+                                  nn.Linear(4 * width, width)), act=False)
+
+
 class _Block(nn.Module):
     def __init__(self, channels: int, to: int) -> None:
         super().__init__()

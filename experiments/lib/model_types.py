@@ -11,13 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import yaml
 from torch import Tensor, nn
 
 from experiments.lib.foreign_models import MODELS, Maker
-from experiments.lib.provenance import DATA
+from experiments.lib.provenance import given
 
-_DATA: dict[str, Any] = yaml.safe_load((DATA / "model_types.yaml").read_text(encoding="utf-8"))
+_DATA: dict[str, Any] = given("model_types.yaml")
 _USUAL: dict[str, Any] = {**dict.fromkeys(_DATA["still"], 0.0), **_DATA["tiny"]}
 _TASKS: dict[str, dict[str, dict[str, Any]]] = _DATA["tasks"]
 

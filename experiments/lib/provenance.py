@@ -29,6 +29,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import yaml
+
 from weft.solver.io.writing import write_atomically
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,6 +41,11 @@ NOT_RECORDED = "not recorded"
 Row: TypeAlias = dict[str, Any]
 #: What an experiment runs: changes elsewhere (its own output among them) do not make a run dirty.
 _SOURCES = ("*.py", "*.yaml", "models/data")
+
+
+def given(name: str) -> Any:
+    """A file of published figures, or of cases."""
+    return yaml.safe_load((DATA / name).read_text(encoding="utf-8"))
 
 
 class Record:

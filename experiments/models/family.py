@@ -20,10 +20,8 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-import yaml
-
 import weft
-from experiments.lib.provenance import DATA, Record, Row
+from experiments.lib.provenance import Record, Row, given
 from experiments.lib.script import on_ranks, script
 from weft.app.family.result import Family
 from weft.models.spec.spec import parse_spec
@@ -31,7 +29,7 @@ from weft.runtime.plan.plan import load_plan, plan_of, save_plan
 from weft.solver.switching import best_switching
 
 RANKS, EMULATED = 4, "emulated"
-CASES: Row = yaml.safe_load((DATA / "families.yaml").read_text(encoding="utf-8"))
+CASES: Row = given("families.yaml")
 
 
 def family_of(name: str, seconds: float) -> Family:

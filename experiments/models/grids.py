@@ -20,17 +20,15 @@ from argparse import Namespace
 from dataclasses import replace
 from typing import Any
 
-import yaml
-
 import weft
-from experiments.lib.provenance import DATA, Record, Row
+from experiments.lib.provenance import Record, Row, given
 from experiments.lib.script import script
 from weft.models.spec.sections import Spec
 from weft.models.spec.spec import SpecError, parse_spec
 from weft.solver.feasibility.infeasible import Infeasible
 
 GIB = 1024**3
-PUBLISHED: Row = yaml.safe_load((DATA / "published_runs.yaml").read_text(encoding="utf-8"))
+PUBLISHED: Row = given("published_runs.yaml")
 
 
 def spec_of(run: Row, parallel: Any, backward: tuple[str, ...] = ("full", "split"), layout: str = "",

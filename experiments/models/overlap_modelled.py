@@ -15,15 +15,16 @@ micro-batches, up to a published batch of GPT-1.3B (1024 sequences).
 
 Costs are modelled: V100's by the roofline fitted to its measured operators and with its measured collectives, H100's
 from its data sheet with V100's shares of the peaks, so its rows say what such a machine would do, not what one did.
-Writes overlap_modelled.json.
+The cases are in ``experiments/data/overlapped.yaml``. Writes overlap_modelled.json.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from argparse import Namespace
 
-from experiments.lib.provenance import Record, Row
+from experiments.lib.provenance import Record, Row, given
 from experiments.lib.script import script
 from weft import solve
 from weft.models.overlap.data_parallel import ALL_REDUCE, GRADIENTS, SCATTERED
@@ -31,39 +32,22 @@ from weft.models.spec.spec import Spec, parse_spec
 from weft.solver.judge.validate import validate
 from weft.solver.schedule import Schedule
 
-SPEC = """
-name: {name}
-model: {{family: gpt, {model}}}
-costs: roofline
-cluster: {{{cluster}}}
-training: {{micro_batches: {count}, micro_batch_size: {size}, recompute: {recompute}}}
-placement: {{shapes: [{shape}]}}
-"""
-#: By name: model and cluster.
-SPECS = {"GPT-1.3B on 4 V100": ("layers: 24, hidden: 2048, heads: 32, sequence: 1024, vocabulary: 51200",
-                                "gpus: 4, device: v100, memory: 32 GiB"),
-         "Llama-3-8B on 8 H100": (
-             "layers: 32, hidden: 4096, heads: 32, kv_heads: 8, feed_forward: 14336, sequence: 8192, vocabulary: "
-             "128256, positions: rotary, norm: rms_norm, activation: swiglu, bias: false, tied: false, attention: "
-             "fused, dropout: false", "gpus: 8, device: h100, memory: 80 GiB")}
-#: Model, shape, micro-batches, samples of each, whether layers recompute.
-CASES = (("GPT-1.3B on 4 V100", "data", 8, 4, True), ("GPT-1.3B on 4 V100", "data", 4, 2, True),
-         ("GPT-1.3B on 4 V100", "tensor", 8, 4, False), ("GPT-1.3B on 4 V100", "groups", 8, 4, False),
-         ("Llama-3-8B on 8 H100", "data", 8, 1, True), ("Llama-3-8B on 8 H100", "tensor", 8, 1, False),
-         ("Llama-3-8B on 8 H100", "groups", 8, 1, False))
-#: The same with more micro-batches to a step.
-PUBLISHED = (("GPT-1.3B on 4 V100", "data", 32, 4, True), ("GPT-1.3B on 4 V100", "data", 256, 4, True),
-             ("Llama-3-8B on 8 H100", "data", 128, 1, True))
+GIVEN: Row = given("overlapped.yaml")
 #: The collectives of each framework's step among weft's own.
 _COLLECTIVES = {"ddp": ALL_REDUCE, "zero-1": SCATTERED}
+
+
+def spec_of(model: str, shape: str, count: int, size: int, recompute: bool) -> Spec:
+    """The spec of a case."""
+    return parse_spec(json.dumps({
+        "name": model, **GIVEN["models"][model], "costs": "roofline", "placement": {"shapes": [shape]},
+        "training": {"micro_batches": count, "micro_batch_size": size, "recompute": recompute}}))
 
 
 def _row(model: str, shape: str, count: int, size: int, recompute: bool, effort: float) -> Row:
     """One case, in seconds."""
     began = time.process_time()
-    sizes, cluster = SPECS[model]
-    spec = parse_spec(SPEC.format(name=model, model=sizes, cluster=cluster, shape=shape, count=count, size=size,
-                                  recompute=str(recompute).lower()))
+    spec = spec_of(model, shape, count, size, recompute)
     found: Schedule = solve(spec, overlap="auto", effort=effort, time_limit=300.0)
     validate(found)
     told = found.solver["overlap"]
@@ -104,5 +88,5 @@ def _rounded(value: float | None) -> float | None:
 def main(options: Namespace, record: Record) -> None:
     rows, published = ([_row(*case, options.effort) for case in cases
                         if case[1] in options.only and case[0].startswith(tuple(options.models))]
-                       for cases in (CASES, PUBLISHED))
+                       for cases in (GIVEN["cases"], GIVEN["published"]))
     record.write({"effort": options.effort, "rows": rows, "published_batch": published})

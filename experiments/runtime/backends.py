@@ -28,6 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import weft
+from experiments.lib.foreign_models import Residual
 from experiments.lib.provenance import Record, Row
 from experiments.lib.script import script
 from weft.app.place.backends import choice_of
@@ -44,18 +45,6 @@ def conv(a: int, b: int, size: int, stride: int = 1, groups: int = 1, act: bool 
     """A convolution with batch norm, and a rectifier."""
     return nn.Sequential(nn.Conv2d(a, b, size, stride, size // 2, groups=groups, bias=False), nn.BatchNorm2d(b),
                          *([nn.ReLU()] if act else []))
-
-
-class Residual(nn.Module):
-    """``inner``, added to its input or to ``way`` of that."""
-
-    def __init__(self, inner: nn.Module, way: nn.Module | None = None, act: bool = True) -> None:
-        super().__init__()
-        self.inner, self.way, self.act = inner, way or nn.Identity(), act
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.inner(x) + self.way(x)
-        return F.relu(y) if self.act else y
 
 
 def resnet50() -> nn.Module:

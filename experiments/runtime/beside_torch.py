@@ -12,11 +12,11 @@ two stages over half of the whole: what no schedule on a cut between layers is r
 exits with 1 where a step takes more than 1.02 of the best of PyTorch's, or more than 0.95 where ``balance`` is above
 :data:`UNEVEN`, on CPUs: ranks that share a GPU take turns, and a step takes the sum of their work.
 
-``--tiny``: what the executor itself costs. The ranks run the same 1F1B schedule of the same two layers, which take next
-to no time: through the executor; through PyTorch's runtime for any schedule, which loads it from the CSV that ``weft
-export`` writes; and through its ``Schedule1F1B``, which has this one schedule written out in Python. Writes
-``overhead.json``; exits with 1 if the executor takes more CPU time than either runtime (seconds depend on what else the
-machine does).
+``--tiny``: what the executor itself costs, beside PyTorch's runtimes. The ranks run the same 1F1B schedule of the same
+two layers, which take next to no time: through the executor; through PyTorch's runtime for any schedule, which loads it
+from the CSV that ``weft export`` writes; and through its ``Schedule1F1B``, which has this one schedule written out in
+Python. Writes ``overhead.json``; exits with 1 if the executor takes more CPU time than either runtime (seconds depend
+on what else the machine does).
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from torch.distributed.pipelining import (
 from torch.nn.parallel import DistributedDataParallel
 
 import weft
+from experiments.lib.foreign_models import perceptron
 from experiments.lib.provenance import Record, Row
 from experiments.lib.script import on_ranks, script
 from weft.runtime.execute.executor import Executor
@@ -69,17 +70,6 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 Found = TypeVar("Found")
 
 
-class _Block(nn.Module):
-    """A feed-forward block with a residual."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.down(nn.functional.gelu(self.up(self.norm(x))))  # type: ignore[no-any-return]
-
-
 def _words(scores: Tensor, labels: Tensor) -> Tensor:
     return nn.functional.cross_entropy(scores.flatten(0, 1), labels.flatten())
 
@@ -93,7 +83,7 @@ def _heavy_head(scale: int) -> tuple[list[nn.Module], Tensor, Tensor, Loss]:
 
 def _blocks(scale: int) -> tuple[list[nn.Module], Tensor, Tensor, Loss]:
     x = torch.randn(128 * scale * MICRO_BATCHES, 384 * scale)
-    return [_Block(384 * scale) for _ in range(5)], x, x.flip(1), nn.functional.mse_loss
+    return [perceptron(384 * scale) for _ in range(5)], x, x.flip(1), nn.functional.mse_loss
 
 
 def _convolutions(scale: int) -> tuple[list[nn.Module], Tensor, Tensor, Loss]:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from experiments.lib import foreign_models
-from experiments.lib.foreign_models import Model
+from experiments.lib.foreign_models import Model, Residual, perceptron
 from experiments.lib.provenance import Record, Row
 from experiments.lib.script import launched, script
 from weft.runtime.captured.captured import CaptureError
@@ -68,15 +68,6 @@ class _Decoder(nn.Module):
         return nn.functional.cross_entropy(scores[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
 
 
-class _Residual(nn.Module):
-    def __init__(self, part: nn.Module) -> None:
-        super().__init__()
-        self.part = part
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.part(x)  # type: ignore[no-any-return]
-
-
 def _model(module: nn.Module, x: Tensor) -> Model:
     return Model(module, (x,), {}, {})
 
@@ -99,8 +90,8 @@ def _decoder(rows: int) -> Model:
 
 def _convolutions(rows: int) -> Model:
     def block(width: int) -> nn.Module:
-        return _Residual(nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.GroupNorm(4, width), nn.SiLU(),
-                                       nn.Conv2d(width, width, 3, padding=1)))
+        return Residual(nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.GroupNorm(4, width), nn.SiLU(),
+                                      nn.Conv2d(width, width, 3, padding=1)), act=False)
 
     return _model(_Loss(nn.Sequential(
         nn.Conv2d(3, 16, 3, padding=1), block(16), block(16), nn.Conv2d(16, 32, 3, stride=2, padding=1), block(32),
@@ -117,8 +108,7 @@ def _mixer(rows: int) -> Model:
             return self.part(x.transpose(1, 2)).transpose(1, 2)  # type: ignore[no-any-return]
 
     def layer() -> list[nn.Module]:
-        return [_Residual(nn.Sequential(nn.LayerNorm(96), Across(32))),
-                _Residual(nn.Sequential(nn.LayerNorm(96), nn.Linear(96, 384), nn.GELU(), nn.Linear(384, 96)))]
+        return [Residual(nn.Sequential(nn.LayerNorm(96), Across(32)), act=False), perceptron(96)]
 
     return _model(_Loss(nn.Sequential(*(part for _ in range(6) for part in layer()))), torch.randn(rows, 32, 96))
 

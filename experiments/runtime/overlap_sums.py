@@ -5,9 +5,8 @@
 Two copies of two ranks train four stages in a V, or two in a row. Passes sleep, so that a busy machine delays no one;
 parameters are real, and their gradients are summed by the trainer itself, over gloo. A sum is over no sooner than an
 emulated link has carried its bytes, one after another on each rank. Planned is the schedule, stretched to what its step
-takes when sums take nothing, as a pipeline's plan is, and behind the last backward of a stage its sum, on the link;
-``in turn`` is what a step would take if sums came behind all blocks. Writes ``overlap_sums.json``; exits with 1 where a
-step takes :data:`CLOSE` more or less than planned.
+takes when sums take nothing, as a pipeline's plan is, and behind the last backward of a stage its sum, on the link.
+Writes ``overlap_sums.json``; exits with 1 where a step takes :data:`CLOSE` more or less than planned.
 """
 
 from __future__ import annotations
@@ -106,8 +105,8 @@ def plan_in(shape: str) -> Plan:
     return plan_of(baseline(name, problem, MICRO_BATCHES))
 
 
-def planned(plan: Plan, seconds: float, stretch: float) -> tuple[float, float]:
-    """The step with sums beside blocks, which take ``stretch`` times as long, and with sums behind all of them."""
+def planned(plan: Plan, seconds: float, stretch: float) -> float:
+    """The step with sums beside blocks, which take ``stretch`` times as long."""
     whole = []
     for rank in range(RANKS):
         free = 0.0
@@ -116,8 +115,7 @@ def planned(plan: Plan, seconds: float, stretch: float) -> tuple[float, float]:
         for end in own:
             free = max(free, end) + seconds
         whole.append(free)
-    stages = max(len(stages_of(plan, rank)) for rank in range(RANKS))
-    return max(whole), stretch * plan.makespan + stages * seconds
+    return max(whole)
 
 
 def on_rank(shape: str, seconds: float, steps: int) -> list[float]:
@@ -149,9 +147,9 @@ def measured(steps: int) -> Iterator[Row]:
             if not seconds:
                 stretch = took / plan.makespan
                 continue
-            beside, in_turn = planned(plan, seconds, stretch)
-            yield {"shape": shape, "sum": seconds, "planned": beside, "in turn": in_turn, "measured": took,
-                   "stretch": stretch, "ratio": took / beside}
+            beside = planned(plan, seconds, stretch)
+            yield {"shape": shape, "sum": seconds, "planned": beside, "measured": took, "stretch": stretch,
+                   "ratio": took / beside}
 
 
 @script("overlap_sums.json", steps=7)
