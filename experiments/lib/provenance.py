@@ -79,6 +79,8 @@ class Record:
             rows.append(row)
             print(json.dumps(row), flush=True)
             self.write({**beside, **summed(rows), "rows": rows})
+        if not rows:
+            self.write({**beside, **summed(rows), "rows": rows})
         return rows
 
 

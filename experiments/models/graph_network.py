@@ -76,7 +76,7 @@ def pass_of(network: GraphNetwork, parameters: Parameters, graph: Graph, choice:
 def planned(network: GraphNetwork, parameters: Parameters, graph: Graph, budget: int | None,
             chunks: Sequence[int] | None = None) -> PlannedPasses:
     return passes(partial(pass_of, network, parameters, graph), budget, static_bytes(parameters),
-                  vertices=graph.vertices, **({} if chunks is None else {"chunks": chunks}))
+                  vertices=graph.vertices, chunks=chunks)
 
 
 def running(network: GraphNetwork, parameters: Parameters, graph: Graph, steps: Pass, budget: int

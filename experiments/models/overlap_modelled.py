@@ -44,7 +44,7 @@ def spec_of(model: str, shape: str, count: int, size: int, recompute: bool) -> S
         "training": {"micro_batches": count, "micro_batch_size": size, "recompute": recompute}}))
 
 
-def _row(model: str, shape: str, count: int, size: int, recompute: bool, effort: float) -> Row:
+def _row(effort: float, model: str, shape: str, count: int, size: int, recompute: bool) -> Row:
     """One case, in seconds."""
     began = time.process_time()
     spec = spec_of(model, shape, count, size, recompute)
@@ -86,7 +86,7 @@ def _rounded(value: float | None) -> float | None:
 
 @script("overlap_modelled.json", only=["data", "tensor", "groups"], models=("GPT", "Llama"), effort=4.0)
 def main(options: Namespace, record: Record) -> None:
-    rows, published = ([_row(*case, options.effort) for case in cases
+    rows, published = ([_row(options.effort, *case) for case in cases
                         if case[1] in options.only and case[0].startswith(tuple(options.models))]
                        for cases in (GIVEN["cases"], GIVEN["published"]))
     record.write({"effort": options.effort, "rows": rows, "published_batch": published})

@@ -164,7 +164,8 @@ def judged(tested: Sequence[Sample], shares: Shares, launch: Mapping[Pass, float
 
 def parts_of(name: str, batch: int, degree: int) -> list[Times]:
     """The times of rows that ``degree`` GPUs divide; passes of no time are left out."""
-    graph, found = model_graph(MODELS[name], batch), []
+    graph = model_graph(MODELS[name], batch)
+    found: list[Times] = []
     tables = {1: shipped_profile(name, batch), degree: shipped_profile(name, batch, degree)}
     profile = ProfileTimes({batch: tables[1]}, batch, Roofline(V100), name, {degree: {batch: tables[degree]}})
     parts, rows = PartTimes(graph, Roofline(V100).times(graph), degree, Roofline(V100)), rows_of(graph)
