@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -66,9 +67,14 @@ class Experiment:
 
     @property
     def title(self) -> str:
-        """The first sentence of its script."""
+        """The first paragraph of its script, or the first sentence that it says of the first argument."""
         tree = ast.parse((HOME / self.script).read_text(encoding="utf-8"))
-        return (ast.get_docstring(tree) or "").partition("\n\n")[0].replace("\n", " ").rstrip(".")
+        first, *rest = (ast.get_docstring(tree) or "").replace("\n\n", "\0").replace("\n", " ").split("\0")
+        flag = f"``{self.arguments.partition(' ')[0]}``: "
+        for part in rest:
+            if found := re.match(rf"{flag}(\w)(.*?[.?])( |$)", part):
+                return (found[1].upper() + found[2]).rstrip(".")
+        return first.rstrip(".")
 
 
 EXPERIMENTS = {entry.name: entry for entry in (
@@ -85,9 +91,11 @@ EXPERIMENTS = {entry.name: entry for entry in (
                arguments="--family shapes", check="--family shapes --count 12"),
     Experiment("streams", "step.streams", "--grids 3 --slots 2 4 --seconds 0.5", check="--grids 2 3 --slots 2 3"),
     Experiment("cut_search", "models.cut_search", "--count 1 --effort 0.5", check="--count 1", slow=True),
-    Experiment("cut_ablation", "models.cut_ablation", "--only 'random 3' --parts carrying tries --effort 0.05",
-               check="--only 'random 3' --parts carrying", slow=True),
-    Experiment("tessel_search", "period.tessel_search", "--first 2 --effort 0.02", check="--first 4"),
+    Experiment("cut_ablation", "models.cut_search",
+               "--ablation --only 'random 3' --parts carrying tries --effort 0.05", arguments="--ablation --effort 8",
+               check="--ablation --effort 8 --only 'random 3' --parts carrying", slow=True),
+    Experiment("tessel_search", "period.scale", "--tessel --first 2 --effort 0.02", arguments="--tessel",
+               check="--tessel --first 4"),
     Experiment("scale", "period.scale", "--devices 4 --shapes V --caps 1.5 --seconds 2",
                arguments="--devices 8,16,32,64,128", check="--devices 8 --shapes V --caps 1.5,2.0", quiet=True),
     Experiment("ablation", "step.ablation", "--only 'stream of 3' --effort 0.05 --parts Moves 'fixed starts'",
@@ -112,7 +120,8 @@ EXPERIMENTS = {entry.name: entry for entry in (
     Experiment("plans_found", "models.plans_found", "--only co-shard sharded-optimizer --effort 0.05",
                check="--only co-shard sharded-optimizer", slow=True),
     Experiment("family", "models.family", "--only '80 GiB' --seconds 0.5", quiet=True, slow=True),
-    Experiment("switching", "runtime.switching", "--solve 1 --seconds 0.5", quiet=True, rare=True),
+    Experiment("switching", "models.family", "--emulated --solve 1 --step 0.5", arguments="--emulated", quiet=True,
+               rare=True),
     Experiment("graph_network", "models.graph_network",
                "--scale 0.02 --data . --chunks 4 --loads 1 --repeats 1 --seconds 1", quiet=True, slow=True),
     Experiment("experts", "runtime.experts", "--steps 25 --seeds 1", slow=True),
@@ -125,7 +134,7 @@ EXPERIMENTS = {entry.name: entry for entry in (
                "--types --only 'bert (MaskedLM)' --layouts 2 --dtypes fp64 --schedules 1f1b --recompute 0",
                arguments="--types --dtypes fp64 --schedules 1f1b --recompute 0 --layouts 2x2 2 3", rare=True),
     Experiment("captured_costs", "runtime.captured_costs", "--only perceptron", quiet=True, rare=True),
-    Experiment("overhead", "runtime.overhead", "--rounds 1", quiet=True, rare=True),
+    Experiment("overhead", "runtime.beside_torch", "--tiny --rounds 1", arguments="--tiny", quiet=True, rare=True),
     Experiment("beside_torch", "runtime.beside_torch", "--only 'five equal blocks' --rounds 1", quiet=True, rare=True),
     Experiment("overlap_sums", "runtime.overlap_sums", "--steps 1", quiet=True, rare=True),
     Experiment("gpu_plan", "runtime.gpu_plan", "--preset tiny --micro-batches 2 --repeats 1 --time-limit 1 --no-shared",

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 _WIDTHS = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4}
+_TEXT = {"vocab_size": 97, "use_cache": False}
 _PICTURE = {"image_size": 16, "patch_size": 4}
 _IMAGE = 3  # the word that an image's parts stand for
 
@@ -29,21 +30,25 @@ class Model(NamedTuple):
     kwargs: dict[str, Any]
     settings: dict[str, Any]
 
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Model:
+        """The same module, with other tensors."""
+        def of(value: Any) -> Any:
+            return change(value) if isinstance(value, Tensor) else value
+
+        return self._replace(args=tuple(map(of, self.args)), kwargs={n: of(value) for n, value in self.kwargs.items()})
+
+    def part(self, i: int, count: int) -> Model:
+        """One of ``count`` equal parts of the batch."""
+        return self.mapped(lambda tensor: tensor.chunk(count)[i])
+
     def to(self, device: str) -> Model:
         """The same on ``device``, the module in place."""
-        def moved(value: Any) -> Any:
-            return value.to(device) if isinstance(value, Tensor) else value
-
-        return Model(self.module.to(device), tuple(map(moved, self.args)),
-                     {name: moved(value) for name, value in self.kwargs.items()}, self.settings)
+        return self.mapped(lambda tensor: tensor.to(device))._replace(module=self.module.to(device))
 
     def typed(self, dtype: torch.dtype) -> Model:
         """The same with numbers of this type, in place."""
-        def cast(value: Any) -> Any:
-            return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
-
-        return Model(self.module.to(dtype), tuple(map(cast, self.args)),
-                     {name: cast(value) for name, value in self.kwargs.items()}, self.settings)
+        return self.mapped(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)._replace(
+            module=self.module.to(dtype))
 
 
 def made(name: str, rows: int, dtype: torch.dtype, seed: int = 0) -> Model:
@@ -105,24 +110,18 @@ def _labelled(name: str, *shape: int, labels: int) -> Callable[[int], dict[str, 
     return lambda rows: {name: torch.randn(rows, *shape), "labels": torch.randint(labels, (rows,))}
 
 
-def _causal(kind: str, **settings: Any) -> Callable[[torch.dtype], nn.Module]:
+def _of(kind: str, task: str, **settings: Any) -> Callable[[torch.dtype], nn.Module]:
+    """A model of transformers by its own configuration."""
     def make(dtype: torch.dtype) -> nn.Module:
         import transformers
 
-        config = getattr(transformers, f"{kind}Config")(vocab_size=97, use_cache=False, **settings)
+        config = getattr(transformers, f"{kind}Config")(**settings)
         if dtype == torch.float64 and any("experts" in name for name in settings):
             config._experts_implementation = "batched_mm"  # grouped products take no fp64
-        found: nn.Module = getattr(transformers, f"{kind}LMHeadModel" if kind == "GPT2" else f"{kind}ForCausalLM")(
-            config)
+        found: nn.Module = getattr(transformers, f"{kind}{task}")(config)
         return found
 
     return make
-
-
-def _bert(dtype: torch.dtype) -> nn.Module:
-    from transformers import BertConfig, BertForMaskedLM
-
-    return BertForMaskedLM(BertConfig(vocab_size=97, **_WIDTHS))  # type: ignore[no-any-return]
 
 
 def _masked_words(rows: int) -> dict[str, Any]:
@@ -132,55 +131,10 @@ def _masked_words(rows: int) -> dict[str, Any]:
     return {"input_ids": ids, "attention_mask": keep, "labels": ids}
 
 
-def _t5(dtype: torch.dtype) -> nn.Module:
-    from transformers import T5Config, T5ForConditionalGeneration
-
-    return T5ForConditionalGeneration(T5Config(  # type: ignore[no-any-return]
-        vocab_size=97, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, use_cache=False,
-        decoder_start_token_id=0, dropout_rate=0.0))
-
-
-def _vit(dtype: torch.dtype) -> nn.Module:
-    from transformers import ViTConfig, ViTForImageClassification
-
-    return ViTForImageClassification(ViTConfig(num_labels=5, **_PICTURE, **_WIDTHS))  # type: ignore[no-any-return]
-
-
-def _resnet(dtype: torch.dtype) -> nn.Module:
-    from transformers import ResNetConfig, ResNetForImageClassification
-
-    return ResNetForImageClassification(ResNetConfig(  # type: ignore[no-any-return]
-        embedding_size=8, hidden_sizes=[16, 24, 32, 40], depths=[3, 4, 6, 3], num_labels=5))
-
-
-def _clip(dtype: torch.dtype) -> nn.Module:
-    from transformers import CLIPConfig, CLIPModel
-
-    return CLIPModel(CLIPConfig(  # type: ignore[no-any-return]
-        text_config={"vocab_size": 97, "max_position_embeddings": 16, "eos_token_id": 2, **_WIDTHS},
-        vision_config={**_PICTURE, **_WIDTHS}, projection_dim=16))
-
-
-def _llava(dtype: torch.dtype) -> nn.Module:
-    from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
-
-    text = LlamaConfig(vocab_size=97, num_key_value_heads=2, max_position_embeddings=64, use_cache=False, **_WIDTHS)
-    return LlavaForConditionalGeneration(LlavaConfig(  # type: ignore[no-any-return]
-        vision_config=CLIPVisionConfig(**_PICTURE, **_WIDTHS), text_config=text, image_token_index=_IMAGE,
-        image_seq_length=16, use_cache=False))
-
-
 def _illustrated(rows: int) -> dict[str, Any]:
     ids = torch.cat([_ids(rows, 2), torch.full((rows, 16), _IMAGE), _ids(rows, 6)], 1)  # 16 patches amid the text
     return {"input_ids": ids, "pixel_values": torch.randn(rows, 3, 16, 16),
             "labels": ids.masked_fill(ids == _IMAGE, -100)}
-
-
-def _mamba(dtype: torch.dtype) -> nn.Module:
-    from transformers import MambaConfig, MambaForCausalLM
-
-    return MambaForCausalLM(MambaConfig(  # type: ignore[no-any-return]
-        vocab_size=97, hidden_size=16, state_size=4, num_hidden_layers=2, use_cache=False))
 
 
 def _few_words(rows: int) -> dict[str, Any]:
@@ -188,13 +142,22 @@ def _few_words(rows: int) -> dict[str, Any]:
     return {"input_ids": ids, "labels": ids}
 
 
-def _wav2vec(dtype: torch.dtype) -> nn.Module:
-    from transformers import Wav2Vec2Config, Wav2Vec2ForSequenceClassification
+class Residual(nn.Module):
+    """``inner``, added to its input or to ``way`` of that."""
 
-    return Wav2Vec2ForSequenceClassification(Wav2Vec2Config(  # type: ignore[no-any-return]
-        conv_dim=(16, 16), conv_stride=(5, 2), conv_kernel=(10, 3), num_feat_extract_layers=2,
-        num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2, num_labels=3, classifier_proj_size=16,
-        mask_time_prob=0.0, layerdrop=0.0, attention_dropout=0.0, **_WIDTHS))
+    def __init__(self, inner: nn.Module, way: nn.Module | None = None, act: bool = True) -> None:
+        super().__init__()
+        self.inner, self.way, self.act = inner, way or nn.Identity(), act
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.inner(x) + self.way(x)
+        return nn.functional.relu(y) if self.act else y
+
+
+def perceptron(width: int) -> nn.Module:
+    """A feed-forward block with a residual."""
+    return Residual(nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(),
+                                  nn.Linear(4 * width, width)), act=False)
 
 
 class _Block(nn.Module):
@@ -248,20 +211,35 @@ class Maker(NamedTuple):
 
 #: By name; the last is no kind of its own beside the others, but the shortest way to a transformer in torch.
 MODELS: dict[str, Maker] = {
-    "GPT-2": Maker(_causal("GPT2", n_positions=32, n_embd=32, n_layer=3, n_head=4, attn_pdrop=0.0, embd_pdrop=0.0,
-                            resid_pdrop=0.0), _words),
-    "Llama": Maker(_causal("Llama", num_key_value_heads=2, max_position_embeddings=32, **_WIDTHS), _words),
-    "BERT": Maker(_bert, _masked_words),
-    "T5": Maker(_t5, lambda rows: {**_words(rows), "use_cache": False}),
-    "ViT": Maker(_vit, _labelled("pixel_values", 3, 16, 16, labels=5)),
-    "ResNet-50": Maker(_resnet, _labelled("pixel_values", 3, 64, 64, labels=5)),
-    "Mixtral": Maker(_causal("Mixtral", num_key_value_heads=2, num_local_experts=4, **_WIDTHS), _words),
-    "Qwen2-MoE": Maker(_causal("Qwen2Moe", num_key_value_heads=2, num_experts=4, moe_intermediate_size=24,
-                                shared_expert_intermediate_size=24, **_WIDTHS), _words),
-    "CLIP": Maker(_clip, lambda rows: {"input_ids": _ids(rows), "pixel_values": torch.randn(rows, 3, 16, 16),
-                                        "return_loss": True}),
-    "LLaVA": Maker(_llava, _illustrated, {"allow_unread": True}),  # it reads the last vision layer but one
-    "Mamba": Maker(_mamba, _few_words),
-    "Wav2Vec2": Maker(_wav2vec, _labelled("input_values", 800, labels=3)),
+    "GPT-2": Maker(_of("GPT2", "LMHeadModel", n_positions=32, n_embd=32, n_layer=3, n_head=4, attn_pdrop=0.0,
+                       embd_pdrop=0.0, resid_pdrop=0.0, **_TEXT), _words),
+    "Llama": Maker(_of("Llama", "ForCausalLM", num_key_value_heads=2, max_position_embeddings=32, **_TEXT, **_WIDTHS),
+                   _words),
+    "BERT": Maker(_of("Bert", "ForMaskedLM", vocab_size=97, **_WIDTHS), _masked_words),
+    "T5": Maker(_of("T5", "ForConditionalGeneration", d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4,
+                    decoder_start_token_id=0, dropout_rate=0.0, **_TEXT),
+                lambda rows: {**_words(rows), "use_cache": False}),
+    "ViT": Maker(_of("ViT", "ForImageClassification", num_labels=5, **_PICTURE, **_WIDTHS),
+                 _labelled("pixel_values", 3, 16, 16, labels=5)),
+    "ResNet-50": Maker(_of("ResNet", "ForImageClassification", embedding_size=8, hidden_sizes=[16, 24, 32, 40],
+                           depths=[3, 4, 6, 3], num_labels=5), _labelled("pixel_values", 3, 64, 64, labels=5)),
+    "Mixtral": Maker(_of("Mixtral", "ForCausalLM", num_key_value_heads=2, num_local_experts=4, **_TEXT, **_WIDTHS),
+                     _words),
+    "Qwen2-MoE": Maker(_of("Qwen2Moe", "ForCausalLM", num_key_value_heads=2, num_experts=4, moe_intermediate_size=24,
+                           shared_expert_intermediate_size=24, **_TEXT, **_WIDTHS), _words),
+    "CLIP": Maker(_of("CLIP", "Model", vision_config={**_PICTURE, **_WIDTHS}, projection_dim=16, text_config={
+        "vocab_size": 97, "max_position_embeddings": 16, "eos_token_id": 2, **_WIDTHS}), lambda rows: {
+            "input_ids": _ids(rows), "pixel_values": torch.randn(rows, 3, 16, 16), "return_loss": True}),
+    "LLaVA": Maker(_of("Llava", "ForConditionalGeneration", image_token_index=_IMAGE, image_seq_length=16,
+                       use_cache=False, vision_config={"model_type": "clip_vision_model", **_PICTURE, **_WIDTHS},
+                       text_config={"model_type": "llama", "num_key_value_heads": 2, "max_position_embeddings": 64,
+                                    **_TEXT, **_WIDTHS}),
+                   _illustrated, {"allow_unread": True}),  # it reads the last vision layer but one
+    "Mamba": Maker(_of("Mamba", "ForCausalLM", hidden_size=16, state_size=4, num_hidden_layers=2, **_TEXT), _few_words),
+    "Wav2Vec2": Maker(_of("Wav2Vec2", "ForSequenceClassification", conv_dim=(16, 16), conv_stride=(5, 2),
+                          conv_kernel=(10, 3), num_feat_extract_layers=2, num_conv_pos_embeddings=4,
+                          num_conv_pos_embedding_groups=2, num_labels=3, classifier_proj_size=16, mask_time_prob=0.0,
+                          layerdrop=0.0, attention_dropout=0.0, **_WIDTHS),
+                      _labelled("input_values", 800, labels=3)),
     "U-Net (torch)": Maker(lambda dtype: _UNet(), _noisy),
     "Transformer (torch)": Maker(lambda dtype: _Classifier(), lambda rows: (torch.randn(rows, 8, 16),))}

@@ -8,7 +8,7 @@ where NCCL joins ranks of one GPU (``NCCL_MULTI_RANK_GPU_ENABLE=1``, from 2.31 o
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from datetime import timedelta
@@ -72,6 +72,11 @@ def difference(mine: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> floa
     assert wanted.keys() <= mine.keys(), (mine.keys(), wanted.keys())
     return max(float((mine[name].detach().double().cpu() - tensor.double()).abs().max())
                for name, tensor in wanted.items())
+
+
+def gradients(parameters: Iterable[tuple[str, Tensor]]) -> Mapping[str, Tensor]:
+    """Of those that have one, by their names."""
+    return {name: parameter.grad for name, parameter in parameters if parameter.grad is not None}
 
 
 @contextmanager
@@ -172,10 +177,8 @@ def graph_network(device: torch.device) -> Found:
                 found = run.run()
                 assert run.account.peak <= budget, f"{kind}: {run.account.peak} bytes, of {budget}"
                 worst = max(worst, abs(found - float(loss)), float((run.outputs.cpu() - wanted).abs().max()))
-            grads = {f"{i} {name}": value.grad for i, own in enumerate(whole) for name, value in own.items()}
-            worst = max(worst, difference({f"{i} {name}": value.grad for i, own in enumerate(parameters)
-                                           for name, value in own.items() if value.grad is not None},
-                                          {name: grad for name, grad in grads.items() if grad is not None}))
+            for mine, theirs in zip(parameters, whole, strict=True):
+                worst = max(worst, difference(gradients(mine.items()), gradients(theirs.items())))
             runs += 1
     return Found(worst, f"{runs} passes, all within their budgets")
 
@@ -291,7 +294,7 @@ def offload(device: torch.device) -> Found:
     plain = model()
     x = batch(0)[0]
     plain(x).backward(torch.ones_like(x))
-    wanted = {name: parameter.grad for name, parameter in plain.named_parameters() if parameter.grad is not None}
+    wanted = gradients(plain.named_parameters())
     worst = 0.0
     for beside in (False, True):
         for recompute in (False, True):
@@ -305,9 +308,7 @@ def offload(device: torch.device) -> Found:
                 runner.recompute(0)
             runner.backward(0, torch.ones_like(x).to(device))
             engine.close()
-            grads = {name: parameter.grad for name, parameter in module.named_parameters()
-                     if parameter.grad is not None}
-            worst = max(worst, difference(grads, wanted))
+            worst = max(worst, difference(gradients(module.named_parameters()), wanted))
     return Found(worst, "one stage, with and without recomputation, beside the computation and in turn")
 
 

@@ -1,6 +1,7 @@
 """Where an experiment's numbers come from: the commit, the command and the machine, in every JSON of this folder.
 
-A script makes a :class:`Record` when it starts and writes its file through it. The file's ``provenance`` then holds
+A :mod:`~experiments.lib.script` has a :class:`Record` from its start and writes its file through it. The file's
+``provenance`` then holds
 
 * ``commit``: of the working tree when the run began; ``dirty``: whether source files differed from it;
 * ``command``: as it was typed, with paths relative to the repository;
@@ -22,21 +23,29 @@ import shlex
 import subprocess
 import sys
 import time
-from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser, Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
+
+import yaml
 
 from weft.solver.io.writing import write_atomically
 
 ROOT = Path(__file__).resolve().parents[2]
-#: What experiments have written, and the specs that they and the tests read.
-RESULTS, SPECS = ROOT / "experiments" / "results", ROOT / "experiments" / "specs"
+#: What experiments have written, and published figures that they read.
+RESULTS, DATA = ROOT / "experiments" / "results", ROOT / "experiments" / "data"
 NOT_RECORDED = "not recorded"
+#: One measurement among several of a kind.
+Row: TypeAlias = dict[str, Any]
 #: What an experiment runs: changes elsewhere (its own output among them) do not make a run dirty.
 _SOURCES = ("*.py", "*.yaml", "models/data")
+
+
+def given(name: str) -> Any:
+    """A file of published figures, or of cases."""
+    return yaml.safe_load((DATA / name).read_text(encoding="utf-8"))
 
 
 class Record:
@@ -62,30 +71,17 @@ class Record:
         """Write ``found`` with its provenance, as far as the run has come."""
         write_atomically(self.path, json.dumps({"provenance": self.provenance, **found}, indent=1) + "\n")
 
-
-def begun(doc: str | None, arguments: Sequence[str] | None, file: str | Callable[[Namespace], str], **flags: Any
-          ) -> tuple[Namespace, Record]:
-    """The options of a run that begins, and its record: in ``--output``, which is ``file`` among what is kept.
-
-    ``flags`` are the other options with what holds where they are not given: ``None`` where that is a type. A sequence
-    is one of which there may be several, of those of a list, or any.
-    """
-    parser = ArgumentParser(description=(doc or "").partition("\n\n")[0], formatter_class=ArgumentDefaultsHelpFormatter)
-    for name, default in flags.items():
-        option = f"--{name.replace('_', '-')}"
-        if default is False:
-            parser.add_argument(option, action="store_true", help=" ")
-        elif isinstance(default, type):
-            parser.add_argument(option, type=default, help=" ")
-        elif isinstance(default, list | tuple | range):
-            parser.add_argument(option, nargs="*", default=default, type=type(default[0]) if default else str, help=" ",
-                                choices=default if isinstance(default, list) else None)
-        else:
-            parser.add_argument(option, type=type(default), default=default, help=" ")
-    parser.add_argument("--output", type=Path)
-    options = parser.parse_args(arguments)
-    options.output = options.output or RESULTS / (file if isinstance(file, str) else file(options))
-    return options, Record(options.output)
+    def rows(self, found: Iterable[Row], summed: Callable[[list[Row]], Mapping[str, Any]] = lambda rows: {},
+             **beside: Any) -> list[Row]:
+        """Print each row as it comes, and write all that have come: with ``beside``, and what sums them up."""
+        rows: list[Row] = []
+        for row in found:
+            rows.append(row)
+            print(json.dumps(row), flush=True)
+            self.write({**beside, **summed(rows), "rows": rows})
+        if not rows:
+            self.write({**beside, **summed(rows), "rows": rows})
+        return rows
 
 
 def machine() -> dict[str, Any]:

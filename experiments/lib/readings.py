@@ -1,6 +1,7 @@
 """The figures of docs/RESULTS.md: one function for each file of ``experiments/results``, by its name.
 
-In comes the content of a file, out come the fields that ``experiments/results.md`` writes as ``{NAME.field}``.
+In comes the content of a file, out come the fields that ``experiments/results.md`` writes as ``{NAME.field}`` beside
+what the file itself holds, and ``{NAME.count}``, the number of its rows.
 """
 
 from __future__ import annotations
@@ -40,7 +41,6 @@ def known_schedules(d: Any) -> Fields:
     gains, fixed = _gains(rows), _gains(rows, fixed=True)
     gaps = [row["weft"] / row["bound"] - 1 for row in rows if row["weft"] is not None]
     return {
-        "problems": len(rows), "effort": d["effort"],
         "worse": sum(gain < 0 for gain in gains) + sum("error" in row for row in rows),
         "better": _better(gains), "saved": 100 * mean(gains), "fitting": len(fixed),
         "better_than_fixed": _better(fixed), "saved_of_fitting": 100 * mean(fixed),
@@ -71,18 +71,12 @@ def readme(d: Any) -> Fields:
 
 
 def streams(d: Any) -> Fields:
-    whole = d["summary"]
-    return {"problems": whole["problems"], "seconds": d["seconds"], "proven": whole["proven"],
-            "mean": whole["makespan"]["mean"], "largest": most([whole["makespan"]["largest"]], 2),
-            "known": whole["known"]["mean"], "plain": whole["plain"]["mean"], "over_plain": whole["over_plain"],
-            "worse_with_more": whole["worse_with_more_memory"]}
+    return {"largest": most([d["summary"]["makespan"]["largest"]], 2)}
 
 
 def annealer(d: Any) -> Fields:
-    whole = d["summary"]
-    gains = [1 - row["annealer"] / row["weft"] for row in d["rows"]]
-    return {"problems": whole["problems"], "weft": d["weft"], "seconds": d["seconds"], "open": whole["open"],
-            "far": sum(gain > 0.003 for gain in gains), "most": most([100 * whole["most"]], 1)}
+    return {"far": sum(1 - row["annealer"] / row["weft"] > 0.003 for row in d["rows"]),
+            "most": most([100 * d["summary"]["most"]], 1)}
 
 
 def cut_search(d: Any) -> Fields:
@@ -104,7 +98,7 @@ def cut_ablation(d: Any) -> Fields:
 
 def tessel_search(d: Any) -> Fields:
     rows = d["rows"]
-    return {"problems": len(rows), "proven": sum(row["proven"] for row in rows),
+    return {"proven": sum(row["proven"] for row in rows),
             "most": most((row["cpu_seconds"] for row in rows), 2), "makespans": sum(row["gap"] == 0 for row in rows)}
 
 
@@ -126,7 +120,7 @@ def ablation(d: Any) -> Fields:
     same = [name for name, of in found.items() if not of["none found"] + of["longer"] + of["shorter"]
             and of["bound"] == of["lowest bound"] == 1]
     most_first = sorted((name for name in found if found[name]["answer"] > 1), key=lambda name: -found[name]["answer"])
-    return {"problems": len(d["rows"]), "effort": d["effort"], "techniques": len(found), "same": len(same),
+    return {"techniques": len(found), "same": len(same),
             "largest": listed(f"without *{name}* {found[name]['answer']:.3f} times as long (at most "
                               f"{found[name]['longest']:.2f} times)" for name in most_first[:3])}
 
@@ -148,9 +142,7 @@ def roofline(d: Any) -> Fields:
 
 
 def configs(d: Any) -> Fields:
-    apart = {part: sum(part in row for row in d["models"].values()) for part in ("predict", "head")}
-    return {"configs": d["configs"], "equal": d["equal"], "types": d["types"], "known": d["known"],
-            "version": d["transformers"], **apart}
+    return {part: sum(part in row for row in d["models"].values()) for part in ("predict", "head")}
 
 
 def collectives(d: Any) -> Fields:
@@ -221,7 +213,7 @@ def offload(d: Any) -> Fields:
     best = {way: found["samples_per_second"] for way, found in d["best"].items()}
     added = [row["decided, with offload"]["samples_per_second"] / row["decided"]["samples_per_second"]
              for row in d["sizes"].values()]
-    return {"samples": d["samples_per_step"], "added": max(added), "chain": best["decided"] / best["kept"],
+    return {"added": max(added), "chain": best["decided"] / best["kept"],
             "size": listed(sorted({found["micro_batch_size"] for found in d["best"].values()})),
             "one": best["decided"] / best["1F1B"], "at_best": best["decided, with offload"] / best["decided"],
             "anywhere": best["decided with offload, any placement"] / best["kept, any placement"]}
@@ -261,7 +253,7 @@ def share(d: Any) -> Fields:
 
 
 def annotated(d: Any) -> Fields:
-    return {"models": len(d["rows"]), "known": sum(row.get("known") == row.get("operators", 0) for row in d["rows"])}
+    return {"known": sum(row.get("known") == row.get("operators", 0) for row in d["rows"])}
 
 
 def plans_found(d: Any) -> Fields:
@@ -309,18 +301,13 @@ def model_types_ranks(d: Any) -> Fields:
 
 def beside_torch(d: Any) -> Fields:
     kinds = ("Schedule1F1B", "ScheduleInterleaved1F1B", "ScheduleZBVZeroBubble", "DDP")
-    return {"rounds": d["rounds"], "load": d["load"], "table": table(
-            ("model", "busiest rank of the layers' best cut over half", *kinds), (
-                (row["model"], f"{row['balance']:.2f}", *(f"{row['ratios'][kind]:.3f}" for kind in kinds))
-                for row in d["rows"]))}
+    return {"table": table(("model", "busiest rank of the layers' best cut over half", *kinds), (
+        (row["model"], f"{row['balance']:.2f}", *(f"{row['ratios'][kind]:.3f}" for kind in kinds))
+        for row in d["rows"]))}
 
 
 def overlap_sums(d: Any) -> Fields:
     return {"ratio": span([row["ratio"] for row in d["rows"]], 3)}
-
-
-def captured_costs(d: Any) -> Fields:
-    return {"models": len(d["rows"]), "times": d["within_10_percent"], "peaks": d["peaks_within_5_percent"]}
 
 
 def overhead(d: Any) -> Fields:
@@ -332,7 +319,7 @@ def family(d: Any) -> Fields:
     def saved(row: Any) -> str:
         return "none fits" if row["saved"] is None else f"{100 * row['saved']:.1f} %"
 
-    return {"above": most((100 * row["above_bound"] for row in d["rows"]), 3), "seconds": d["seconds"], "table": table(
+    return {"above": most((100 * row["above_bound"] for row in d["rows"]), 3), "table": table(
         ("training", "plans found", "switches", "hours", "best single plan, hours", "less"),
         ((row["case"], row["plans"], len(row["switches"]), f"{row['total'] / 3600:.3f}",
           "-" if row["alone_total"] is None else f"{row['alone_total'] / 3600:.3f}", saved(row)) for row in d["rows"]))}
@@ -343,8 +330,7 @@ def switching(d: Any) -> Fields:
     for row in d["rows"]:
         parts.setdefault(row["first"], []).append(row)
     best = [min(rows, key=lambda row: row["predicted"]) for rows in parts.values()]
-    return {"apart": most((100 * abs(row["apart"]) for row in d["rows"]), 1), "seconds": d["seconds"],
-            "parts": len(parts), "table": table(
+    return {"apart": most((100 * abs(row["apart"]) for row in d["rows"]), 1), "parts": len(parts), "table": table(
                 ("from step", "sequence", "micro-batches", "plans", "best, ms", "emulated over predicted, of all"),
                 ((row["first"], row["sequence"], row["micro_batches"], len(rows), f"{1e3 * row['predicted']:.2f}",
                   span([1 + each["apart"] for each in rows], 4))
@@ -355,10 +341,9 @@ def switching(d: Any) -> Fields:
 def backends(d: Any) -> Fields:
     rows = d["rows"]
     return {
-        "eager": d["mean_over_eager"], "single": d["mean_over_single"], "predicted": d["mean_predicted_over_measured"],
         "models": len({row["model"] for row in rows}), "worst": most((row["over_single"] for row in rows), 3),
-        "apart": most((100 * abs(row["predicted_over_measured"] - 1) for row in rows), 1), "measure": d["measure"],
-        "kinds": span([row["kinds"] for row in rows], 0), "rows": len(rows),
+        "apart": most((100 * abs(row["predicted_over_measured"] - 1) for row in rows), 1),
+        "kinds": span([row["kinds"] for row in rows], 0),
         "mixed": sum(len(row["backends"]) > 1 for row in rows), "table": table(
             ("model", "batch", "eager, ms", "best single backend", "over eager", "over the best single",
              "predicted over measured"),
@@ -368,7 +353,7 @@ def backends(d: Any) -> Fields:
 
 def experts(d: Any) -> Fields:
     names = {"dts": "dense to sparse", "switch": "Switch", "top2": "best two"}
-    return {"seeds": d["seeds"], "loss": d["loss"], "steps": d["steps"], "table": table(
+    return {"table": table(
         ("gate", "steps to the loss", "GFLOP", "best loss"),
         ((names[kind], f"{found['steps']:.0f}", f"{found['gflops']:.0f}", f"{found['best']:.3f}")
          for kind, found in d["gates"].items())),
@@ -438,7 +423,7 @@ def gpu_layers(d: Any) -> Fields:
                 f"{1e3 * (row['measured']['forward'] + row['measured']['backward']):.2f}", f"{times['both']:.2f}",
                 f"{kept / 2**20:.0f}", f"{times['kept']:.2f}"]
 
-    return {"device": d["device"], "median": d["median"], "table": table(
+    return {"table": table(
         ["a layer of", "tokens", "ms", "modelled over it", "kept, MiB", "modelled over it"], map(cell, d["rows"]))}
 
 
@@ -448,6 +433,5 @@ READINGS: dict[str, Callable[[Any], Fields]] = {
     **{function.__name__: function for function in (
         never_worse, published_costs, readme, streams, annealer, cut_search, cut_ablation, tessel_search, scale,
         ablation, roofline, configs, collectives, grids, tessel_evaluation, placement, offload,
-        overlap_modelled, share, plans_found, equality, any_model_ranks, model_types_ranks, captured_costs, overhead,
-        beside_torch, overlap_sums,
-        family, graph_network, backends, experts, switching, gpu_plan, gpu, gpu_layers)}}
+        overlap_modelled, share, plans_found, equality, any_model_ranks, model_types_ranks, overhead, beside_torch,
+        overlap_sums, family, graph_network, backends, experts, switching, gpu_plan, gpu, gpu_layers)}}

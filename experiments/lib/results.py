@@ -23,7 +23,8 @@ class _Figures(dict[str, SimpleNamespace]):
         experiment = _BY_NAME[name]
         source = f"([{experiment.script}](../experiments/{experiment.script}), `{experiment.commit}`)"
         numbers = {key: value for key, value in experiment.content.items() if key != "provenance"}
-        self[name] = SimpleNamespace(**READINGS[name](numbers), source=source)
+        self[name] = SimpleNamespace(**{"count": len(numbers.get("rows", ())), **numbers, **READINGS.get(
+            name, lambda content: {})(numbers)}, source=source)
         return self[name]
 
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Sequence
+from argparse import Namespace
 
-from experiments.lib.provenance import begun
+from experiments.lib.provenance import Record
+from experiments.lib.script import script
 from weft.models.hardware.devices import DEVICES
 from weft.models.layers.collectives import REACHED, Collective, measured_curve, ring_seconds
 
@@ -23,9 +24,8 @@ KINDS: tuple[Collective, ...] = ("all_gather", "all_reduce", "reduce_scatter", "
 LEAST = 16 * 1024**2
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print and write shares and errors."""
-    _, record = begun(__doc__, arguments, "collectives.json")
+@script("collectives.json")
+def main(options: Namespace, record: Record) -> None:
     report: dict[str, dict[str, object]] = {}
     for kind in KINDS:
         shares: dict[int, list[float]] = {}
@@ -47,8 +47,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "mean_error": {f"{devices} GPUs": round(statistics.mean(found), 3) for devices, found in errors.items()}}
     record.write(report)
     print(json.dumps(report, indent=1))
-    return 0
-
-
-if __name__ == "__main__":
-    main()

@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import ast
 import json
-import sys
-from collections.abc import Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
 
 from experiments.lib.model_configs import CONFIGS
-from experiments.lib.provenance import RESULTS, ROOT, begun
+from experiments.lib.provenance import RESULTS, ROOT, Record
+from experiments.lib.script import script
 from weft.models.spec.config_types import TYPES
 from weft.models.spec.huggingface import known_types, model_of_config
 from weft.models.zoo.graphs import model_graph
@@ -38,28 +40,6 @@ _PARTS = ("flava_text_model", "flava_image_model", "flava_multimodal_model")
 _TIED_BY_FORCE = ("t5", "mt5", "umt5")
 #: Whose keys the reader asks for.
 _READERS = ("config_types.py", "config_values.py", "huggingface.py")
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    options, record = begun(__doc__, arguments, "configs.json", only="", defaults=False)
-    if options.defaults:
-        write_atomically(DEFAULTS, _defaults_text())
-        return 0
-    kept = json.loads(OUTPUT.read_text()) if OUTPUT.exists() else {"transformers": None, "models": {}}
-    here = find_spec("transformers") is not None
-    rows = {}
-    for name, config in CONFIGS.items():
-        if options.only not in name:
-            continue
-        rows[name] = _row(config, _reference(config) if here else kept["models"][name])
-        row = rows[name]
-        print(f"{'equal' if row['equal'] else 'UNEQUAL'}  {row['type']:18} {row['weft']:>16,} "
-              f"{row['transformers']:>16,}  {name}", flush=True)
-    equal = sum(row["equal"] for row in rows.values())
-    print(f"{equal} of {len(rows)} configs equal, {len({row['type'] for row in rows.values()})} types")
-    record.write({"transformers": _version() if here else kept["transformers"], "configs": len(rows), "equal": equal,
-                  "types": len({row["type"] for row in rows.values()}), "known": len(known_types()), "models": rows})
-    return 0 if equal == len(rows) else 1
 
 
 def _row(config: Mapping[str, Any], reference: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,18 +60,13 @@ def _reference(config: Mapping[str, Any]) -> dict[str, Any]:
     import torch
     import transformers
 
-    made = transformers.CONFIG_MAPPING[config["model_type"]](**_own_keys(config))
+    made = transformers.CONFIG_MAPPING[config["model_type"]](
+        **{key: value for key, value in config.items() if key != "model_type"})
     with torch.device("meta"):
         model = getattr(transformers, _CLASSES.get(config["model_type"], "AutoModelForCausalLM")).from_config(made)
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     return {"class": type(model).__name__, "transformers": trained,
             "not_trained": sum(p.numel() for p in model.parameters()) - trained}
-
-
-def _own_keys(config: Mapping[str, Any]) -> dict[str, Any]:
-    labels = config.get("id2label")
-    rest = {key: value for key, value in config.items() if key not in ("model_type", "id2label")}
-    return {**rest, **({"num_labels": len(labels)} if labels else {})}
 
 
 def _version() -> str:
@@ -112,20 +87,28 @@ def _defaults_text() -> str:
         made = transformers.CONFIG_MAPPING[kind]
         raw = {name: getattr(made, name, None) for name in getattr(made, "__dataclass_fields__", {})}
         left_out = {"model_type", "id2label", *(("tie_word_embeddings",) if kind in _TIED_BY_FORCE else ())}
-        found = {key: value for key, value in {**_shown(made), **raw}.items()
+        shown: dict[str, Any] = {}
+        with suppress(TypeError):  # some cannot be made without arguments
+            shown = made().to_dict()
+        found = {key: value for key, value in {**shown, **raw}.items()
                  if key in keys - left_out and isinstance(value, bool | int | float | str | list | tuple | None)}
         lines.append(f'  {json.dumps(kind)}: {json.dumps(found, sort_keys=True)}')
     source = f"the configuration classes of transformers {_version()}; written by experiments/models/configs.py"
     return (f'{{\n "source": {json.dumps(source)},\n "types": {{\n' + ",\n".join(lines) + "\n }\n}\n")
 
 
-def _shown(made: Any) -> dict[str, Any]:
-    """A config made without arguments; some cannot be."""
-    try:
-        return dict(made().to_dict())
-    except TypeError:
-        return {}
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+@script("configs.json", only="", defaults=False)
+def main(options: Namespace, record: Record) -> bool:
+    if options.defaults:
+        write_atomically(DEFAULTS, _defaults_text())
+        return False
+    kept = json.loads(OUTPUT.read_text()) if OUTPUT.exists() else {"transformers": None, "models": {}}
+    here = find_spec("transformers") is not None
+    rows = {name: _row(config, _reference(config) if here else kept["models"][name])
+            for name, config in CONFIGS.items() if options.only in name}
+    unequal = [name for name, row in rows.items() if not row["equal"]]
+    print(f"{len(rows)} configs, of which other numbers of parameters have: {', '.join(unequal) or 'none'}")
+    record.write({"transformers": _version() if here else kept["transformers"], "configs": len(rows),
+                  "equal": len(rows) - len(unequal), "types": len({row["type"] for row in rows.values()}),
+                  "known": len(known_types()), "models": rows})
+    return bool(unequal)

@@ -1,87 +1,114 @@
 """What switching plans brings while costs change, beside the bound and the best single plan.
 
-Each case is a spec with phases: sequences and batches that grow, and mixtures of experts under a dense-to-sparse gate,
-modelled. Seconds of a whole training: of the family, of the bound (each part's best plan and free switches), of the
-best single plan. Writes ``family.json``.
+Each case of ``experiments/data/families.yaml`` is a spec with phases, modelled. Seconds of a whole training: of the
+family, of the bound (each part's best plan and free switches), of the best single plan. Writes ``family.json``.
 
-    python -m experiments.models.family
+``--emulated``: do plans change places where it says? Each schedule of a small family's table, that of every plan at the
+costs of every part, is run by the executor on four processes whose blocks sleep, all times stretched so that a step
+takes so many seconds; the shortest path over what these took says when to switch, too. Writes ``switching.json``.
+
+    python -m experiments.models.family [--only TEXT] [--seconds 8]
+    python -m experiments.models.family --emulated [--step 15]
 """
 
 from __future__ import annotations
 
 import json
+import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
 
 import weft
-from experiments.lib.provenance import begun
+from experiments.lib.provenance import Record, Row, given
+from experiments.lib.script import on_ranks, script
+from weft.app.family.result import Family
 from weft.models.spec.spec import parse_spec
+from weft.runtime.plan.plan import load_plan, plan_of, save_plan
+from weft.solver.switching import best_switching
 
-_GATE = ("experts.density: {kind: dts, temperature: {start: 2.0, end: 0.1, decay: 10000}, threshold: 0.001, "
-         "hard_at: 15000}")
-_MOE = """
-model: {{family: moe, layers: 8, hidden: 1024, heads: 16, vocabulary: 32000, sequence: {sequence}, experts: 8,
-         active: 8, feed_forward: 4096}}
-cluster: {{gpus: 4, device: a100, memory: {memory}}}
-training: {{micro_batches: 8, micro_batch_size: {size}}}
-placement: {{chunks: 2}}
-phases: {{steps: 30000, samples: 3, {phases}}}
-"""
-CASES = {
-    "GPT, sequences grow, 8 A100 of 40 GiB": """
-model: {family: gpt, layers: 16, hidden: 2048, heads: 16, vocabulary: 50304, sequence: 512}
-cluster: {gpus: 8, device: a100, memory: 40 GiB}
-training: {micro_batches: 16}
-phases:
-  steps: 20000
-  sequence: [[0, 512], [8000, 2048], [14000, 8192]]
-  micro_batches: [[0, 64], [8000, 32], [14000, 8]]
-""",
-    "MoE, 8 experts become 1, 4 A100 of 80 GiB": _MOE.format(sequence=1024, size=1, memory="80 GiB", phases=_GATE),
-    "MoE, 8 experts become 1, 4 A100 of 24 GiB": _MOE.format(sequence=2048, size=4, memory="24 GiB", phases=_GATE),
-    "MoE, 8 experts become 1, 4 A100 of 16 GiB": _MOE.format(sequence=2048, size=4, memory="16 GiB", phases=_GATE),
-    "MoE, 8 experts become 1, 8 A100 of 24 GiB": f"""
-model: {{family: moe, layers: 14, hidden: 1024, heads: 16, vocabulary: 32000, sequence: 2048, experts: 8, active: 8,
-         feed_forward: 4096, attention: fused, dropout: false}}
-cluster: {{gpus: 8, device: a100, memory: 24 GiB}}
-training: {{micro_batches: 8, micro_batch_size: 4}}
-phases: {{steps: 30000, samples: 3, {_GATE}}}
-""",
-    "MoE, experts and sequences, 4 A100 of 24 GiB": _MOE.format(
-        sequence=512, size=4, memory="24 GiB", phases=f"{_GATE}, sequence: [[0, 512], [20000, 2048]]"),
-}
+RANKS, EMULATED = 4, "emulated"
+CASES: Row = given("families.yaml")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Solve, print and write."""
-    options, record = begun(__doc__, arguments, "family.json", only="", seconds=8.0)
-    rows: list[dict[str, Any]] = []
-    for name, text in CASES.items():
-        if options.only in name:
-            rows.append(_row(name, text, options.seconds))
-            record.write({"seconds": options.seconds, "rows": rows})
-    return 0
+def family_of(name: str, seconds: float) -> Family:
+    """Its plans, with so many seconds for each solve."""
+    return weft.family(parse_spec(json.dumps(CASES[name])), time_limit=seconds, cache=None, workers=1)
 
 
-def _row(name: str, text: str, seconds: float) -> dict[str, Any]:
+def row(name: str, seconds: float) -> Row:
     """One case, in seconds."""
     began = time.process_time()
-    found = weft.family(parse_spec(text), time_limit=seconds, cache=None, workers=1)
+    found = family_of(name, seconds)
     best = found.best_fixed
-    row = {"case": name, "total": round(found.total, 3), "bound": round(found.bound, 3),
-           "above_bound": round(found.total / found.bound - 1, 6), "plans": len(found.plans),
-           "alone": None if best is None else found.plans[best].title,
-           "alone_total": None if best is None else round(found.fixed[best], 3),
-           "saved": None if best is None else round(1 - found.total / found.fixed[best], 5),
-           "parts": [{"first": part.first, **part.values, "plan": found.plans[part.plan].title,
-                      "step_time": round(part.step_time, 6)} for part in found.parts],
-           "switches": [{"step": switch.step, "bytes": switch.bytes, "transfer": switch.seconds}
-                        for switch in found.switches],
-           "cpu_seconds": round(time.process_time() - began, 1)}
-    print(json.dumps({key: value for key, value in row.items() if key != "parts"}), flush=True)
-    return row
+    return {"case": name, "total": round(found.total, 3), "bound": round(found.bound, 3),
+            "above_bound": round(found.total / found.bound - 1, 6), "plans": len(found.plans),
+            "alone_total": None if best is None else round(found.fixed[best], 3),
+            "saved": None if best is None else round(1 - found.total / found.fixed[best], 5),
+            "parts": [{"first": part.first, **part.values, "plan": found.plans[part.plan].title,
+                       "step_time": round(part.step_time, 6)} for part in found.parts],
+            "switches": [{"step": switch.step, "bytes": switch.bytes, "transfer": switch.seconds}
+                         for switch in found.switches],
+            "cpu_seconds": round(time.process_time() - began, 1)}
 
 
-if __name__ == "__main__":
-    main()
+# -- emulated ----------------------------------------------------------------------------------------------------------
+
+
+def switch_steps(family: Family, times: Sequence[Sequence[float]]) -> list[tuple[int, int]]:
+    """The first step and the plan of each part in which another one begins, by these times of a step."""
+    seconds = {(switch.before, switch.after): switch.seconds for switch in family.switches}
+    count = len(family.plans)
+    moves = [[seconds.get((a, b), 0.0) for b in range(count)] for a in range(count)]
+    path = best_switching([[(part.last - part.first) * time for time in row]
+                           for part, row in zip(family.parts, times, strict=True)], moves)
+    assert path is not None
+    return [(part.first, plan) for i, (part, plan) in enumerate(zip(family.parts, path.plans, strict=True))
+            if not i or plan != path.plans[i - 1]]
+
+
+def emulate(folder: str, seconds: float) -> dict[str, float]:
+    """What one rank does: every plan in ``folder``, one after another, each stretched to take so many ``seconds``;
+    what it took over these."""
+    from weft.runtime.ranks.session import join
+    from weft.runtime.replay.run import run_emulated
+
+    found = {}
+    with join(300.0) as session:
+        for path in sorted(Path(folder).glob("plan-*.json")):
+            plan = load_plan(path)
+            replay = run_emulated(plan, session, seconds / plan.makespan)
+            if replay is not None:
+                found[path.stem] = replay.timeline.makespan / seconds
+    return found
+
+
+def emulated(solve: float, seconds: float) -> Row:
+    """All plans at all costs."""
+    family = family_of(EMULATED, solve)
+    with tempfile.TemporaryDirectory() as folder:
+        for i, row in enumerate(family.every):
+            for plan, schedule in enumerate(row):
+                if schedule is not None:
+                    save_plan(plan_of(schedule), Path(folder) / f"plan-{i}-{plan}.json")
+        found, *_ = on_ranks(emulate, RANKS, folder, seconds, timeout=3600.0)
+    times = [[time * found.get(f"plan-{i}-{plan}", 1.0) for plan, time in enumerate(part.step_times)]
+             for i, part in enumerate(family.parts)]
+    rows = [{"first": part.first, **part.values, "plan": family.plans[plan].title, "predicted": round(time, 6),
+             "emulated": round(times[i][plan], 6), "apart": round(found[f"plan-{i}-{plan}"] - 1, 5)}
+            for i, part in enumerate(family.parts) for plan, time in enumerate(part.step_times)
+            if f"plan-{i}-{plan}" in found]
+    return {"seconds": seconds, "largest": max(abs(row["apart"]) for row in rows), "rows": rows,
+            "predicted_switches": switch_steps(family, [part.step_times for part in family.parts]),
+            "emulated_switches": switch_steps(family, times)}
+
+
+@script(lambda asked: "switching.json" if asked.emulated else "family.json", only="", seconds=8.0, emulated=False,
+        solve=5.0, step=15.0)
+def main(options: Namespace, record: Record) -> None:
+    if options.emulated:
+        record.write(emulated(options.solve, options.step))
+        return
+    record.rows((row(name, options.seconds) for name in CASES if options.only in name and name != EMULATED),
+                seconds=options.seconds)

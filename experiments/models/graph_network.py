@@ -13,14 +13,13 @@ an epoch streamed, dense and by PyTorch Geometric, CPU seconds of one thread. *s
 
 from __future__ import annotations
 
-import argparse
 import json
 import resource
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -30,10 +29,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 import weft
-from experiments.lib.provenance import ROOT, begun
-from tests.oracles.dense_graph_network import dense
+from experiments.lib.provenance import ROOT, Record, Row
+from experiments.lib.script import launched, script
+from experiments.step.streams import searched
+from tests.support.graph_networks import dense_pass
 from weft.app.graph_network.planning import PlannedPasses, grids_of, layer_sizes, passes
 from weft.app.graph_network.run import streamed
 from weft.app.profile.graph_network import FUSED
@@ -44,10 +46,6 @@ from weft.models.graph_network.steps import Choice, Pass, StreamStep
 from weft.runtime.graph_network.layers import GraphNetwork, ready
 from weft.runtime.graph_network.training import static_bytes
 from weft.solver.baselines import baseline
-from weft.solver.cpsat.budget import Budget
-from weft.solver.problem import Problem
-from weft.solver.schedule import Schedule
-from weft.solver.step.search import Search
 
 WIDTH, CLASSES, SHARES = 32, 8, (0.5, 0.25, 0.1, 0.05)
 #: Of the least memory, in the overlap part.
@@ -60,110 +58,86 @@ def network_of(kind: str, inputs: int, hidden: int, classes: int, dropout: float
     return GraphNetwork((ready(kind, inputs, hidden), ready(kind, hidden, classes)), inputs, dropout)
 
 
+def gated(vertices: float, edges: float) -> tuple[GraphNetwork, Graph]:
+    """A gated GCN of two layers, and a graph that is drawn for it."""
+    return network_of("gated-gcn", WIDTH, WIDTH, CLASSES), drawn_graph(
+        round(vertices), round(edges), features=WIDTH, classes=CLASSES)
+
+
 def plain(step: StreamStep) -> float:
     """A time for planning where nothing is known of the machine: bytes, and what is computed on."""
     return 1e-6 * (1 + step.moved / 4e3 + (step.edges + step.sources + step.targets) / 30)
 
 
+def pass_of(network: GraphNetwork, parameters: Parameters, graph: Graph, choice: Choice, itemsize: int = 4) -> Pass:
+    return Pass(layer_sizes(network, parameters), grids_of(network, graph, choice.chunks), choice, itemsize)
+
+
 def planned(network: GraphNetwork, parameters: Parameters, graph: Graph, budget: int | None,
-            **further: Any) -> PlannedPasses:
-    sizes = layer_sizes(network, parameters)
-    return passes(lambda choice: Pass(sizes, grids_of(network, graph, choice.chunks), choice), budget,
-                  static_bytes(parameters), vertices=graph.vertices, **further)
+            chunks: Sequence[int] | None = None) -> PlannedPasses:
+    return passes(partial(pass_of, network, parameters, graph), budget, static_bytes(parameters),
+                  vertices=graph.vertices, chunks=chunks)
 
 
-def edges_of(network: GraphNetwork, graph: Graph) -> list[tuple[Tensor, Tensor]]:
-    graphs = [graph.with_loops() if layer.loops else graph for layer in network.layers]
-    return [(torch.from_numpy(each.source).long(), torch.from_numpy(each.target).long()) for each in graphs]
+def running(network: GraphNetwork, parameters: Parameters, graph: Graph, steps: Pass, budget: int
+            ) -> AbstractContextManager[Any]:
+    """``steps`` in the known order of a stream."""
+    problem = steps.problem("pass", budget, static_bytes(parameters), plain)
+    return streamed(network, parameters, graph, steps, baseline("stream", problem, 1), budget=budget)
 
 
-def values(parameters: Parameters) -> list[Tensor]:
-    return [value for own in parameters for value in own.values()]
-
-
-def whole_loss(network: GraphNetwork, parameters: Parameters, graph: Graph, labels: Tensor,
-               seeds: Sequence[int] | None = None) -> tuple[Tensor, Tensor]:
-    """The dense loss, run backward, and the outputs."""
-    for value in values(parameters):
-        value.grad = None
-    assert graph.features is not None
-    y = dense(network, parameters, torch.from_numpy(graph.features), edges_of(network, graph), seeds)
-    loss = torch.nn.functional.cross_entropy(y, labels, ignore_index=-1)
-    loss.backward()  # type: ignore[no-untyped-call]
-    return loss.detach(), y.detach()
+def trained(run: Any, steps: int) -> list[float]:
+    """The losses of some steps with Adam."""
+    optimizer, losses = run.adam(), []
+    for _ in range(steps):
+        losses.append(run.run())
+        optimizer.step()
+    return losses
 
 
 # -- memory -------------------------------------------------------------------------------------------------------
 
 
-def budgets(scale: float) -> list[dict[str, Any]]:
-    graph = drawn_graph(round(20_000 * scale), round(400_000 * scale), features=WIDTH, classes=CLASSES)
-    network = network_of("gated-gcn", WIDTH, WIDTH, CLASSES)
-    labels = torch.from_numpy(graph.labels)
-    static = static_bytes(network.initial())
-    whole = planned(network, network.initial(), graph, None, chunks=(1,)).passes[0].least_memory + static
-    rows = []
+def budgets(scale: float) -> Iterator[Row]:
+    network, graph = gated(20_000 * scale, 400_000 * scale)
+    whole = planned(network, network.initial(), graph, None, (1,)).passes[0].least_memory + static_bytes(
+        network.initial())
     for share in SHARES:
         budget, parameters = round(share * whole), network.initial()
         found = planned(network, parameters, graph, budget)
-        steps = found.passes[0]
-        schedule = baseline("stream", steps.problem("pass", budget, static, plain), 1)
-        with streamed(network, parameters, graph, steps, schedule, budget=budget) as run:
-            optimizer, losses = run.adam(), []
-            for _ in range(2):
-                losses.append(run.run())
-                optimizer.step()
-            peak = run.account.peak
-        other = network.initial()
-        mine = torch.optim.Adam(values(other))
-        expected = []
-        for _ in range(2):
-            expected.append(float(whole_loss(network, other, graph, labels)[0]))
-            mine.step()
-        rows.append({"share": share, "whole": whole, "budget": budget, "chunks": steps.choice.chunks,
-                     "least_proven": found.least_proven, "peak": peak, "of_budget": peak / budget,
-                     "apart": max(abs(a - b) / b for a, b in zip(losses[:1], expected[:1], strict=True))})
-        print(json.dumps(rows[-1]), flush=True)
-    return rows
+        with running(network, parameters, graph, found.passes[0], budget) as run:
+            losses, peak = trained(run, 2), run.account.peak
+        expected = float(dense_pass(network, network.initial(), graph)[1])
+        yield {"share": share, "whole": whole, "budget": budget, "chunks": found.passes[0].choice.chunks,
+               "least_proven": found.least_proven, "peak": peak, "of_budget": peak / budget,
+               "apart": abs(losses[0] - expected) / expected}
 
 
-def limited(scale: float) -> dict[str, Any]:
+def limited(scale: float) -> Row:
     """Each way in a process of its own."""
     found = {}
     for way in ("streamed", "dense"):
-        ended = subprocess.run([sys.executable, "-m", "experiments.models.graph_network", "--within", way, "--scale",
-                                str(scale)], capture_output=True, text=True, check=False, cwd=ROOT)
-        line = ended.stdout.strip().splitlines()[-1:] if ended.returncode == 0 else []
-        found[way] = json.loads(line[0]) if line else {"failed": (ended.stderr.strip().splitlines() or ["killed"])[-1]}
-        print(way, json.dumps(found[way]), flush=True)
+        ended, = launched(within, 1, way, scale, timeout=3600.0)
+        found[way] = {"failed": (ended.errors.strip().splitlines() or ["killed"])[-1]} if ended.code else json.loads(
+            ended.output.splitlines()[-1])
     return found
 
 
-def within(way: str, scale: float) -> dict[str, Any]:
+def within(way: str, scale: float) -> Row:
     """Two steps of training with 5 million edges where the system gives a quarter of what all at once needs."""
     torch.set_num_threads(1)
-    vertices, edges = round(100_000 * scale), round(5_000_000 * scale)
-    network = network_of("gated-gcn", WIDTH, WIDTH, CLASSES)
+    network, graph = gated(100_000 * scale, 5_000_000 * scale)
     parameters = network.initial()
-    sizes = layer_sizes(network, parameters)
-    graph = drawn_graph(vertices, edges, features=WIDTH, classes=CLASSES)
-    whole = Pass(sizes, grids_of(network, graph, 1), Choice(1)).least_memory + static_bytes(parameters)
+    whole = pass_of(network, parameters, graph, Choice(1)).least_memory + static_bytes(parameters)
     limit = whole // 4
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    losses, labels, began = [], torch.from_numpy(graph.labels), time.monotonic()
     if way == "dense":
-        losses.append(float(whole_loss(network, parameters, graph, labels)[0]))
-        return {"losses": losses}
-    budget = limit // 3
-    steps = planned(network, parameters, graph, budget, chunks=(8,)).passes[0]
-    schedule = baseline("stream", steps.problem("pass", budget, static_bytes(parameters), plain), 1)
-    with streamed(network, parameters, graph, steps, schedule, budget=budget) as run:
-        optimizer = run.adam()
-        for _ in range(2):
-            losses.append(run.run())
-            optimizer.step()
-        peak = run.account.peak
-    return {"edges": edges, "whole": whole, "limit": limit, "budget": budget, "peak": peak,
+        return {"losses": [float(dense_pass(network, parameters, graph)[1])]}
+    began, budget = time.monotonic(), limit // 3
+    steps = planned(network, parameters, graph, budget, (8,)).passes[0]
+    with running(network, parameters, graph, steps, budget) as run:
+        losses, peak = trained(run, 2), run.account.peak
+    return {"edges": len(graph.source), "whole": whole, "limit": limit, "budget": budget, "peak": peak,
             "chunks": steps.choice.chunks, "losses": losses, "seconds": round(time.monotonic() - began, 1)}
 
 
@@ -175,33 +149,20 @@ def emulated(step: Any, computed: float, moved: int, whole: float, loads: float)
     return whole * (plain(step) / computed if step.lane == "compute" else loads * step.moved / moved)
 
 
-def searched(problem: Problem, seconds: float) -> Schedule:
-    """What a search of so many CPU seconds finds."""
-    search = Search(problem, 1, Budget(seconds=seconds, now=time.process_time))
-    for _ in search.steps():
-        if search.done:
-            break
-    return search.result()
-
-
-def overlap(asked: argparse.Namespace) -> list[dict[str, Any]]:
-    graph = drawn_graph(1200, 12_000, features=WIDTH, classes=CLASSES)
-    network = network_of("gated-gcn", WIDTH, WIDTH, CLASSES)
-    rows = []
+def overlap(asked: Namespace) -> Iterator[Row]:
+    network, graph = gated(1200, 12_000)
     for chunks, loads in product(asked.chunks, asked.loads):
         parameters = network.initial()
         static = static_bytes(parameters)
-        pass_of = partial(Pass, layer_sizes(network, parameters), grids_of(network, graph, chunks))
-        whole = pass_of(Choice(chunks))  # which loads what it reads as often as it is read
+        whole = pass_of(network, parameters, graph, Choice(chunks))  # which loads what it reads as often as it is read
         budget = round(ROOM * whole.least_memory) + static
         computed = sum(plain(step) for step in whole.steps if step.lane == "compute")
         moved = sum(step.moved for step in whole.steps if step.lane == "loads")
 
         seconds = partial(emulated, computed=computed, moved=moved, whole=4.0 * asked.scale, loads=loads)
-        found, steps = min((
-            (searched(each.problem("pass", budget, static, seconds), asked.seconds), each) for each in passes(
-                pass_of, budget, static, vertices=graph.vertices, chunks=[chunks]).passes),
-            key=lambda pair: pair[0].makespan)
+        found, steps = min(((searched(each.problem("pass", budget, static, seconds), asked.seconds), each)
+                            for each in planned(network, parameters, graph, budget, [chunks]).passes),
+                           key=lambda pair: pair[0].makespan)
         with streamed(network, parameters, graph, steps, found, budget=budget, seconds=seconds) as run:
             run.run()
             spans = []
@@ -212,116 +173,91 @@ def overlap(asked: argparse.Namespace) -> list[dict[str, Any]]:
         span, serial = statistics.median(spans), sum(map(seconds, steps.steps))
         lanes = {lane: sum(seconds(step) for step in steps.steps if step.lane == lane)
                  for lane in ("compute", "loads", "stores")}
-        rows.append({"chunks": chunks, "resident": steps.choice.resident, "loads": loads, "room": ROOM,
-                     "serial": serial, "planned": found.makespan, "bound": found.makespan_bound, "measured": span,
-                     "gain": serial / span, "over_largest": span / max(lanes.values()), "lanes": lanes,
-                     "planned_over_measured": found.makespan / span, "within": peak <= budget})
-        print(json.dumps(rows[-1]), flush=True)
-    return rows
+        yield {"chunks": chunks, "resident": steps.choice.resident, "loads": loads, "room": ROOM, "serial": serial,
+               "planned": found.makespan, "bound": found.makespan_bound, "measured": span, "gain": serial / span,
+               "over_largest": span / max(lanes.values()), "lanes": lanes,
+               "planned_over_measured": found.makespan / span, "within": peak <= budget}
 
 
 # -- accuracy -----------------------------------------------------------------------------------------------------
 
 
 def planetoid(folder: Path, name: str, dtype: Any = np.float64) -> tuple[Graph, Tensor, Tensor]:
-    """A graph with features over their row's sum; labels of the vertices to train on; which ones are tested."""
+    """A graph with features over their row's sum, labels of the vertices to train on; all labels; which are tested."""
     graph = load_graph(folder / f"{name}.npz")
     assert graph.features is not None and graph.labels is not None
-    features = graph.features.astype(dtype)
-    graph = replace(graph, features=features / np.maximum(features.sum(1, keepdims=True), 1), source=graph.source,
-                    labels=graph.labels.astype(np.int64))
-    assert graph.labels is not None
-    labels = torch.from_numpy(graph.labels)
+    features, labels = graph.features.astype(dtype), torch.from_numpy(graph.labels.astype(np.int64))
     train = torch.full_like(labels, -1)
     train[:20 * (int(labels.max()) + 1)] = labels[:20 * (int(labels.max()) + 1)]
-    tested = (labels >= 0).nonzero()[:, 0][-1000:]
-    return graph, train, tested
+    return (replace(graph, features=features / np.maximum(features.sum(1, keepdims=True), 1), labels=train.numpy()),
+            labels, (labels >= 0).nonzero()[:, 0][-1000:])
 
 
-def gcn_run(graph: Graph, train: Tensor, chunks: int, dropout: float = 0.5) -> tuple[GraphNetwork, Any, int]:
+def gcn_run(graph: Graph, chunks: int, dropout: float = 0.5) -> tuple[GraphNetwork, AbstractContextManager[Any], int]:
     """A GCN as in Kipf and Welling's paper on ``graph``, to be streamed."""
     assert graph.features is not None and graph.labels is not None
     network = network_of("gcn", graph.features.shape[1], 16, int(graph.labels.max()) + 1, dropout)
     parameters = network.initial(0, torch.from_numpy(graph.features).dtype)
-    static = static_bytes(parameters)
-    steps = Pass(layer_sizes(network, parameters), grids_of(network, graph, chunks), Choice(chunks, fused=True),
-                 graph.features.itemsize)
-    budget = round(steps.least_memory * 1.1) + static
-    schedule = baseline("stream", steps.problem("pass", budget, static, plain), 1)
-    made = streamed(network, parameters, replace(graph, labels=train.numpy()), steps, schedule, budget=budget)
-    return network, made, budget
+    steps = pass_of(network, parameters, graph, Choice(chunks, fused=True), graph.features.itemsize)
+    budget = round(steps.least_memory * 1.1) + static_bytes(parameters)
+    return network, running(network, parameters, graph, steps, budget), budget
 
 
-def accuracy(folder: Path, names: Sequence[str], epochs: int, dropout: float) -> list[dict[str, Any]]:
-    rows = []
+def accuracy(asked: Namespace, names: Sequence[str]) -> Iterator[Row]:
     for name in names:
-        graph, train, tested = planetoid(folder, name)
-        labels = torch.from_numpy(graph.labels)
-        network, made, budget = gcn_run(graph, train, 3, dropout)
+        graph, labels, tested = planetoid(asked.data, name)
+        network, made, budget = gcn_run(graph, 3, asked.dropout)
         whole = network.initial(0, torch.float64)
         other = torch.optim.Adam([{"params": list(own.values()), "weight_decay": decay}
                                   for own, decay in zip(whole, (5e-4, 0.0), strict=True)], lr=0.01)
         apart = 0.0
         with made as run:
             optimizer = run.adam(0.01, (5e-4,))
-            for epoch in range(epochs):
-                loss = run.run()
-                expected, _ = whole_loss(network, whole, graph, train, run.seeds(epoch))
-                apart = max(apart, abs(loss - float(expected)) / float(expected))
+            for epoch in range(asked.epochs):
+                loss, expected = run.run(), float(dense_pass(network, whole, graph, run.seeds(epoch))[1])
+                apart = max(apart, abs(loss - expected) / expected)
                 optimizer.step()
                 other.step()
             run.run(training=False)
             right = (run.outputs.argmax(1) == labels)[tested].double().mean()
             peak = run.account.peak
-        rows.append({"graph": name, "epochs": epochs, "dropout": dropout, "accuracy": float(right),
-                     "loss": loss, "largest_apart": apart, "chunks": 3, "within": peak <= budget})
-        print(json.dumps(rows[-1]), flush=True)
-    return rows
+        yield {"graph": name, "epochs": asked.epochs, "dropout": asked.dropout, "accuracy": float(right),
+               "loss": loss, "largest_apart": apart, "chunks": 3, "within": peak <= budget}
 
 
-def pyg(folder: Path, names: Sequence[str]) -> list[dict[str, Any]]:
+def pyg(folder: Path, names: Sequence[str]) -> Iterator[Row]:
     """CPU seconds of an epoch, fp32, one thread: median of some."""
-    if not names:
-        return []
-    from torch_geometric.nn import GCNConv  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    if names:
+        from torch_geometric.nn import GCNConv  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
     torch.set_num_threads(1)
-    rows = []
     for name in names:
-        graph, train, _ = planetoid(folder, name, np.float32)
-        x = torch.from_numpy(graph.features)
-        edge_index = torch.stack([torch.from_numpy(graph.source), torch.from_numpy(graph.target)]).long()
-        classes = int(train.max()) + 1
-        layers = torch.nn.ModuleList([GCNConv(x.shape[1], 16, cached=True), GCNConv(16, classes, cached=True)])
-        theirs = torch.optim.Adam(layers.parameters(), lr=0.01)
+        graph, labels, _ = planetoid(folder, name, np.float32)
+        x, train = torch.from_numpy(graph.features), torch.from_numpy(graph.labels)
+        edges = torch.stack([torch.from_numpy(graph.source), torch.from_numpy(graph.target)]).long()
+        layers = torch.nn.ModuleList([GCNConv(x.shape[1], 16, cached=True),
+                                      GCNConv(16, int(labels.max()) + 1, cached=True)])
 
-        def epoch(x: Tensor = x, edge_index: Tensor = edge_index, layers: Any = layers, train: Tensor = train,
-                  theirs: Any = theirs) -> None:
-            theirs.zero_grad()
-            hidden = layers[0](torch.nn.functional.dropout(x, 0.5), edge_index).relu()
-            y = layers[1](torch.nn.functional.dropout(hidden, 0.5), edge_index)
-            torch.nn.functional.cross_entropy(y, train, ignore_index=-1).backward()  # type: ignore[no-untyped-call]
-            theirs.step()
-        row: dict[str, Any] = {"graph": name, "pyg": lap(epoch)}
+        def step(x: Tensor = x, edges: Tensor = edges, layers: Any = layers, train: Tensor = train) -> None:
+            hidden = layers[0](functional.dropout(x, 0.5), edges).relu()
+            y = layers[1](functional.dropout(hidden, 0.5), edges)
+            functional.cross_entropy(y, train, ignore_index=-1).backward()  # type: ignore[no-untyped-call]
+
+        row: Row = {"graph": name, "pyg": lap(step, torch.optim.Adam(layers.parameters(), lr=0.01))}
         for chunks in (1, 3):
-            _, made, _ = gcn_run(graph, train, chunks)
-            with made as run:
-                optimizer = run.adam()
-
-                def step(run: Any = run, optimizer: Any = optimizer) -> None:
-                    run.run()
-                    optimizer.step()
-                row[f"chunks_{chunks}"] = lap(step)
-        rows.append({**row, "ratio": row["chunks_3"] / row["pyg"]})
-        print(json.dumps(rows[-1]), flush=True)
-    return rows
+            with gcn_run(graph, chunks)[1] as run:
+                row[f"chunks_{chunks}"] = lap(run.run, run.adam())
+        yield {**row, "ratio": row["chunks_3"] / row["pyg"]}
 
 
-def lap(run: Callable[[], None], repeats: int = 7) -> float:
+def lap(run: Callable[[], object], optimizer: Any, repeats: int = 7) -> float:
     laps = []
     for _ in range(repeats + 1):
         began = time.process_time()
         run()
+        optimizer.step()
+        if isinstance(optimizer, torch.optim.Optimizer):
+            optimizer.zero_grad()
         laps.append(time.process_time() - began)
     return statistics.median(laps[1:])
 
@@ -329,7 +265,7 @@ def lap(run: Callable[[], None], repeats: int = 7) -> float:
 # -- stages -------------------------------------------------------------------------------------------------------
 
 
-def stages(folder: Path, scale: float) -> list[dict[str, Any]]:
+def stages(folder: Path, scale: float) -> Iterator[Row]:
     graphs = []
     for name in ("cora", "citeseer", "pubmed"):
         if (folder / f"{name}.npz").is_file():
@@ -339,57 +275,37 @@ def stages(folder: Path, scale: float) -> list[dict[str, Any]]:
                 graph = replace(graph, features=draw.random((graph.vertices, 500), dtype=np.float32),
                                 labels=draw.integers(0, 3, graph.vertices))
             graphs.append(replace(graph, name=name))
-    graphs.append(replace(drawn_graph(round(20_000 * scale), round(200_000 * scale), skewed=True, features=64,
-                                      classes=CLASSES), name="power-law"))
-    graphs.append(replace(drawn_graph(round(2_000 * scale), round(1_000_000 * scale), features=64, classes=CLASSES),
-                          name="dense random"))
-    rows = []
-    for graph in graphs:
-        for kind in KINDS:
-            found = weft.profile_graph_network(kind, graph, repeats=3, device="cpu")
-            plain_, fused = found.seconds(fused=False), found.seconds(fused=True)
-            rows.append({"graph": graph.name, "kind": kind, "seconds": plain_, "most": max(plain_, key=lambda stage:
-                         plain_[stage]), "fused": sum(plain_.values()) / sum(fused.values()) if fused[FUSED] else None,
-                         "edges_alone": sum(plain_[s] for s in ("scatter", "apply_edge", "gather")) / fused[FUSED]
-                         if fused[FUSED] else None,
-                         "compute_bound": [f"{one.layer} {one.stage}" for one in found.stages
-                                           if one.bound == "compute"], "ridge": found.flops / found.bandwidth})
-            print(json.dumps(rows[-1]), flush=True)
-    return rows
+    for name, vertices, edges in (("power-law", 20_000, 200_000), ("dense random", 2_000, 1_000_000)):
+        graphs.append(replace(drawn_graph(round(vertices * scale), round(edges * scale), skewed=name == "power-law",
+                                          features=64, classes=CLASSES), name=name))
+    for graph, kind in product(graphs, KINDS):
+        found = weft.profile_graph_network(kind, graph, repeats=3, device="cpu")
+        each, fused = found.seconds(fused=False), found.seconds(fused=True)
+        yield {"graph": graph.name, "kind": kind, "seconds": each, "most": max(each, key=lambda stage: each[stage]),
+               "fused": sum(each.values()) / sum(fused.values()) if fused[FUSED] else None,
+               "edges_alone": sum(each[stage] for stage in ("scatter", "apply_edge", "gather")) / fused[FUSED]
+               if fused[FUSED] else None}
 
 
-def with_others(rows: Any, before: Any) -> Any:
-    """``rows`` of some graphs, with those ``before`` of others."""
-    known = {row["graph"]: row for row in (*before, *rows)}
-    return [known[name] for name in sorted(known)]
+PARTS = ["budgets", "limited", "overlap", "accuracy", "pyg", "stages"]
 
 
-PARTS = ("budgets", "limited", "overlap", "accuracy", "pyg", "stages")
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print and write."""
-    options, record = begun(__doc__, arguments, "graph_network.json", parts=list(PARTS), scale=1.0,
-                            graphs=("cora", "citeseer"), epochs=200, chunks=(4, 6), loads=(1.0, 0.7), repeats=3,
-                            seconds=20.0, dropout=0.5, data=ROOT.parent / "shared" / "data" / "planetoid", within="")
-    if options.within:
-        print(json.dumps(within(options.within, options.scale)))
-        return 0
-    data = options.data
+@script("graph_network.json", parts=PARTS, scale=1.0, graphs=("cora", "citeseer"), epochs=200, chunks=(4, 6),
+        loads=(1.0, 0.7), repeats=3, seconds=20.0, dropout=0.5, data=ROOT.parent / "shared" / "data" / "planetoid")
+def main(options: Namespace, record: Record) -> None:
+    data, scale = options.data, options.scale
     there = [name for name in options.graphs if (data / f"{name}.npz").is_file()]
     made: Mapping[str, Callable[[], Any]] = {
-        "budgets": lambda: budgets(options.scale), "limited": lambda: limited(options.scale),
-        "overlap": lambda: overlap(options),
-        "accuracy": lambda: accuracy(data, there, options.epochs, options.dropout),
-        "pyg": lambda: pyg(data, there), "stages": lambda: stages(data, options.scale)}
-    found = {name: part for name, part in (json.loads(options.output.read_text()) if options.output.exists() else {}
-                                           ).items() if name in PARTS}
+        "budgets": lambda: [*budgets(scale)], "limited": lambda: limited(scale),
+        "overlap": lambda: [*overlap(options)], "accuracy": lambda: [*accuracy(options, there)],
+        "pyg": lambda: [*pyg(data, there)], "stages": lambda: [*stages(data, scale)]}
+    before = json.loads(options.output.read_text()) if options.output.exists() else {}
+    found = {name: before[name] for name in PARTS if name in before}
     for part in options.parts:
         rows = made[part]()
-        found[part] = with_others(rows, found.get(part, ())) if part in ("accuracy", "pyg") else rows
+        if part in ("accuracy", "pyg"):  # rows of other graphs stay
+            known = {row["graph"]: row for row in (*found.get(part, ()), *rows)}
+            rows = [known[name] for name in sorted(known)]
+        found[part] = rows
+        print(part, json.dumps(rows), flush=True)
         record.write(found)
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -15,93 +15,55 @@ micro-batches, up to a published batch of GPT-1.3B (1024 sequences).
 
 Costs are modelled: V100's by the roofline fitted to its measured operators and with its measured collectives, H100's
 from its data sheet with V100's shares of the peaks, so its rows say what such a machine would do, not what one did.
-Writes overlap_modelled.json.
+The cases are in ``experiments/data/overlapped.yaml``. Writes overlap_modelled.json.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
-from typing import Any
+from argparse import Namespace
 
-from experiments.lib.provenance import begun
+from experiments.lib.provenance import Record, Row, given
+from experiments.lib.script import script
 from weft import solve
 from weft.models.overlap.data_parallel import ALL_REDUCE, GRADIENTS, SCATTERED
 from weft.models.spec.spec import Spec, parse_spec
 from weft.solver.judge.validate import validate
 from weft.solver.schedule import Schedule
 
-SPECS = {
-    "GPT-1.3B on 4 V100": """
-name: GPT-1.3B on 4 V100
-model: {{family: gpt, layers: 24, hidden: 2048, heads: 32, sequence: 1024, vocabulary: 51200}}
-costs: roofline
-cluster: {{gpus: 4, device: v100, memory: 32 GiB}}
-training: {{micro_batches: {count}, micro_batch_size: {size}, recompute: {recompute}}}
-placement: {{shapes: [{shape}]}}
-""",
-    "Llama-3-8B on 8 H100": """
-name: Llama-3-8B on 8 H100
-model: {{family: gpt, layers: 32, hidden: 4096, heads: 32, kv_heads: 8, feed_forward: 14336, sequence: 8192,
-         vocabulary: 128256, positions: rotary, norm: rms_norm, activation: swiglu, bias: false, tied: false,
-         attention: fused, dropout: false}}
-costs: roofline
-cluster: {{gpus: 8, device: h100, memory: 80 GiB}}
-training: {{micro_batches: {count}, micro_batch_size: {size}, recompute: {recompute}}}
-placement: {{shapes: [{shape}]}}
-"""}
-#: Model, shape, micro-batches, samples of each, whether layers recompute.
-CASES = (("GPT-1.3B on 4 V100", "data", 8, 4, True), ("GPT-1.3B on 4 V100", "data", 4, 2, True),
-         ("GPT-1.3B on 4 V100", "tensor", 8, 4, False), ("GPT-1.3B on 4 V100", "groups", 8, 4, False),
-         ("Llama-3-8B on 8 H100", "data", 8, 1, True), ("Llama-3-8B on 8 H100", "tensor", 8, 1, False),
-         ("Llama-3-8B on 8 H100", "groups", 8, 1, False))
-#: The same with more micro-batches to a step.
-PUBLISHED = (("GPT-1.3B on 4 V100", "data", 32, 4, True), ("GPT-1.3B on 4 V100", "data", 256, 4, True),
-             ("Llama-3-8B on 8 H100", "data", 128, 1, True))
+GIVEN: Row = given("overlapped.yaml")
 #: The collectives of each framework's step among weft's own.
 _COLLECTIVES = {"ddp": ALL_REDUCE, "zero-1": SCATTERED}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Solve, print and write."""
-    options, record = begun(__doc__, arguments, "overlap_modelled.json", only=["data", "tensor", "groups"],
-                            models=("GPT", "Llama"), effort=4.0)
-    rows, published = ([_row(*case, options.effort) for case in cases
-                        if case[1] in options.only and case[0].startswith(tuple(options.models))]
-                       for cases in (CASES, PUBLISHED))
-    record.write({"effort": options.effort, "rows": rows, "published_batch": published})
-    return 0
+def spec_of(model: str, shape: str, count: int, size: int, recompute: bool) -> Spec:
+    """The spec of a case."""
+    return parse_spec(json.dumps({
+        "name": model, **GIVEN["models"][model], "costs": "roofline", "placement": {"shapes": [shape]},
+        "training": {"micro_batches": count, "micro_batch_size": size, "recompute": recompute}}))
 
 
-def _row(model: str, shape: str, count: int, size: int, recompute: bool, effort: float) -> dict[str, Any]:
+def _row(effort: float, model: str, shape: str, count: int, size: int, recompute: bool) -> Row:
     """One case, in seconds."""
     began = time.process_time()
-    spec = parse_spec(SPECS[model].format(shape=shape, count=count, size=size, recompute=str(recompute).lower()))
+    spec = spec_of(model, shape, count, size, recompute)
     found: Schedule = solve(spec, overlap="auto", effort=effort, time_limit=300.0)
     validate(found)
     told = found.solver["overlap"]
     assert isinstance(told, dict)
-    without = [value for value in (told.get("without"), told.get("best_without_options")) if value is not None]
-    row = {"model": model, "shape": shape, "micro_batches": count, "micro_batch_size": size, "recompute": recompute,
-           "without": _rounded(told.get("without")), "best_without": _rounded(min(without, default=None)),
-           "with": _rounded(found.makespan), "bound": _rounded(told["bound_over_placements"]),
-           "placement": found.solver.get("placement"), "chosen": dict(found.choices),
-           "options": [{**option, "bound": _rounded(option["bound"]), "makespan": _rounded(option["makespan"])}
-                       for option in found.solver.get("options", ())] if found.choices else [],
-           "peak_gib": round(max(float(peak) + float(held) for peak, held in zip(
-               found.peak_memory, found.solver["static_memory"], strict=True)) / 2**30, 3),
-           **(_beside_frameworks(spec, found, effort) if shape == "data" else {}),
-           "notes": list(found.solver.get("notes", ())), "cpu_seconds": round(time.process_time() - began, 1)}
-    print(json.dumps({key: value for key, value in row.items() if key != "options"}), flush=True)
-    return row
+    return {"model": model, "shape": shape, "micro_batches": count, "micro_batch_size": size, "recompute": recompute,
+            "without": _rounded(told.get("without")), "with": _rounded(found.makespan),
+            "bound": _rounded(told["bound_over_placements"]), "placement": found.solver.get("placement"),
+            "chosen": dict(found.choices), **(_beside_frameworks(spec, found, effort) if shape == "data" else {}),
+            "cpu_seconds": round(time.process_time() - began, 1)}
 
 
-def _beside_frameworks(spec: Spec, step: Schedule, effort: float) -> dict[str, Any]:
+def _beside_frameworks(spec: Spec, step: Schedule, effort: float) -> Row:
     """What frameworks' steps and weft's with their collectives take, seconds: one step alone, and in steady state."""
     steady: Schedule = solve(spec, overlap="auto", effort=effort, time_limit=300.0, objective="rate")
     validate(steady)
-    found: dict[str, Any] = {"steady": _rounded(steady.value), "steady_bound": _rounded(steady.value_bound)}
+    found: Row = {"steady": _rounded(steady.value), "steady_bound": _rounded(steady.value_bound)}
     for name, schedule in (("step", step), ("steady", steady)):
         told = schedule.solver["overlap"]
         assert isinstance(told, dict)
@@ -122,5 +84,9 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 9)
 
 
-if __name__ == "__main__":
-    main()
+@script("overlap_modelled.json", only=["data", "tensor", "groups"], models=("GPT", "Llama"), effort=4.0)
+def main(options: Namespace, record: Record) -> None:
+    rows, published = ([_row(options.effort, *case) for case in cases
+                        if case[1] in options.only and case[0].startswith(tuple(options.models))]
+                       for cases in (GIVEN["cases"], GIVEN["published"]))
+    record.write({"effort": options.effort, "rows": rows, "published_batch": published})

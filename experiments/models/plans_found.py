@@ -12,13 +12,14 @@ placements), and 4024.9 ms were found by hand. Writes ``plans_found.json``.
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from collections import Counter
-from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
-from experiments.lib.provenance import begun
-from experiments.lib.published_plans import PLANS, Published, Schedule, decoder, interlaced, numbers, piped
+from experiments.lib.provenance import Record, Row
+from experiments.lib.published_plans import PLANS, Schedule, decoder, interlaced, numbers, piped
+from experiments.lib.script import script
 from weft.app.lib.case import case_of
 from weft.app.lib.options import SearchOptions
 from weft.app.plans.checking import error
@@ -27,11 +28,7 @@ from weft.app.solving.solve import solve_case
 from weft.models.layouts.conversion import uniform
 from weft.models.spec.spec import parse_spec
 from weft.solver.baselines import NotApplicable, baseline
-from weft.solver.baselines.recycled import gpipe_orders
 from weft.solver.judge.validate import violations
-from weft.solver.problem import Problem
-from weft.solver.schedule import Schedule as Timed
-from weft.solver.timing import time_orders
 
 MACHINE = PlanMachine("a100", uniform(2e-5, 1e10))
 BY_HAND: tuple[Schedule, ...] = ("1f1b", "gpipe")
@@ -47,86 +44,50 @@ training: {micro_batches: 16, recompute: true}
 """
 
 
-def row(name: str, published: Published, effort: float) -> dict[str, Any]:
-    """One plan, by hand and searched."""
-    devices = {"devices": DEVICES[name]} if name in DEVICES else {}
+def row(name: str, effort: float) -> Row:
+    """One plan, by hand and searched; whether it computes what one device does."""
+    published, devices = PLANS[name], {"devices": DEVICES[name]} if name in DEVICES else {}
     plan, machine = published.plan(**devices), replace(MACHINE, grain=GRAIN.get(name))
     found = solve_plan(plan, machine, SearchOptions(600.0, effort))
     hand = {"as listed": found.written}
     if published.pipeline:
         hand = {schedule: as_written(published.plan(schedule, **devices), machine) for schedule in BY_HAND}
     sent = Counter(kind for entry in found.done.communications for kind in entry.kinds)
-    period = found.period
-    return {"plan": name, "title": published.title, "source": published.source, "devices": len(found.done.peaks),
-            "micro_batches": found.blocks.micro_batches, "blocks": len(found.blocks.blocks), "by_hand": hand,
-            "seconds": found.makespan, "bound": found.bound, "proven": found.proven,
-            "of_best_by_hand": found.makespan / min(hand.values()),
-            "period": None if period is None else {"seconds": period[0], "bound": period[1]},
-            "communications": dict(sent), "bytes": found.done.bytes, "peaks": max(found.done.peaks.values()),
+    return {"plan": name, "title": published.title, "by_hand": hand, "seconds": found.makespan, "bound": found.bound,
+            "proven": found.proven, "communications": dict(sent),
             "error": error(found.done, numbers(plan.program)) < 1e-10}
 
 
-def at_size(effort: float) -> list[dict[str, Any]]:
+def at_size(effort: float) -> list[Row]:
     """Four layers of width 2048 with a vocabulary of 51200 on four A100, as a plain pipeline and interlaced."""
     program = decoder(batch=8, sequence=1024, width=2048, heads=16, layers=4, vocabulary=51200, itemsize=2)
-    rows = []
+    machine, rows = PlanMachine("a100"), []
     for name, make in (("plain", piped), ("interlaced", interlaced)):
-        found = solve_plan(make("open", 4, program, 8), PlanMachine("a100"), SearchOptions(600.0, effort))
-        period = found.period
-        hand = {schedule: as_written(make(schedule, 4, program, 8), PlanMachine("a100")) for schedule in BY_HAND}
-        rows.append({"plan": name, "by_hand": hand,
-                     "seconds": found.makespan, "bound": found.bound, "proven": found.proven,
-                     "blocks": len(found.blocks.blocks), "peaks": max(found.done.peaks.values()),
-                     "period": None if period is None else {"seconds": period[0], "bound": period[1]}})
-        print(json.dumps(rows[-1], indent=1), flush=True)
+        found = solve_plan(make("open", 4, program, 8), machine, SearchOptions(600.0, effort))
+        rows.append({"plan": name, "seconds": found.makespan, "bound": found.bound, "proven": found.proven,
+                     "by_hand": {each: as_written(make(each, 4, program, 8), machine) for each in BY_HAND}})
     return rows
 
 
-def evoformer(effort: float) -> dict[str, Any]:
-    """The spec: all its placements, with known schedules on each."""
+def evoformer(effort: float) -> Row:
+    """The spec: all its placements, with the known schedule on each where it fits."""
     case = case_of(parse_spec(EVOFORMER))
     found = solve_case(case, SearchOptions(600.0, effort))
-    rivals: dict[str, dict[str, Any]] = {}
+    rivals = []
     for placement in case.placements:
-        for name in ("3f1b", "gpipe", "greedy"):
-            seconds = _rival(name, placement.problem, case.micro_batches)
-            if seconds is not None and seconds < rivals.get(name, {}).get("seconds", float("inf")):
-                rivals[name] = {"seconds": seconds, "placement": placement.title}
-        if placement.title == "1 stage a GPU, B":
-            rivals["1f1b"] = {"seconds": _rival("3f1b", placement.problem, case.micro_batches),
-                              "placement": placement.title}
+        with suppress(NotApplicable):
+            made = baseline("3f1b", placement.problem, case.micro_batches)
+            rivals += [(made.makespan, placement.title)] if not violations(made) else []
+    seconds, title = min(rivals)
     return {"placement": found.solver["placement"], "seconds": found.makespan,
-            "bound_of_placement": found.makespan_bound,
-            "bound_over_placements": found.solver.get("bound_over_placements"),
-            "placements": len(case.placements), "bound_over_any": found.solver.get("bound_over_any_placement"),
-            "period": found.solver.get("repetend_period"), "period_bound": found.solver.get("repetend_period_bound"),
-            "once_proven": 4.2095, "by_hand": 4.0249, "rivals": rivals}
+            "bound_over_placements": found.solver.get("bound_over_placements"), "placements": len(case.placements),
+            "rivals": {"3f1b": {"seconds": seconds, "placement": title}}}
 
 
-def _rival(name: str, problem: Problem, micro_batches: int) -> float | None:
-    """A known schedule's makespan where it runs and fits."""
-    try:
-        made = baseline(name, problem, micro_batches) if name != "gpipe" else Timed(
-            problem, micro_batches, time_orders(problem, micro_batches, gpipe_orders(problem, micro_batches)), 0.0)
-    except NotApplicable:
-        return None
-    return None if violations(made) else made.makespan
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Solve, print and write all plans."""
-    options, record = begun(__doc__, arguments, "plans_found.json", only=[*PLANS, "at size", "evoformer"], effort=10.0)
-    rows = []
-    for name, published in PLANS.items():
-        if name in options.only:
-            rows.append(row(name, published, options.effort))
-            print(json.dumps(rows[-1], indent=1), flush=True)
-    large = at_size(options.effort) if "at size" in options.only else []
-    spec = evoformer(options.effort) if "evoformer" in options.only else None
-    print(json.dumps(spec, indent=1), flush=True)
-    record.write({"rows": rows, "at_size": large, "evoformer": spec})
-    return 0
-
-
-if __name__ == "__main__":
-    main()
+@script("plans_found.json", only=[*PLANS, "at size", "evoformer"], effort=10.0)
+def main(options: Namespace, record: Record) -> None:
+    found = {"rows": [row(name, options.effort) for name in PLANS if name in options.only],
+             "at_size": at_size(options.effort) if "at size" in options.only else [],
+             "evoformer": evoformer(options.effort) if "evoformer" in options.only else None}
+    print(json.dumps(found, indent=1))
+    record.write(found)

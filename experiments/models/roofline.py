@@ -4,7 +4,7 @@ Shares are fitted on one model of Aceso's V100 profiles (GPT-1.3B, micro-batches
 other (T5-770M), which has other sizes and a decoder; and the other way round. Errors are modelled over measured time,
 minus one: per operator (a profile's row), and per layer, where operators' errors even out. Beside it, how far counted
 memory is from the profile's; and how far what one of 2, 4 or 8 GPUs that compute together does is from the profiles of
-such GPUs, collectives included: modelled with the shipped shares, and scaled by them from the measured whole operator.
+such GPUs, collectives included, modelled with the shipped shares.
 Writes ``roofline.json``.
 
     python -m experiments.models.roofline
@@ -16,10 +16,14 @@ import json
 import math
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from argparse import Namespace
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from experiments.lib.provenance import begun
+from experiments.lib.provenance import Record
+from experiments.lib.script import script
 from weft.models.candidates.build import layer_costs
 from weft.models.candidates.stage_split import split_layers
 from weft.models.candidates.stages import Stages, peak_bytes
@@ -50,8 +54,10 @@ MODELS = {
 }
 V100 = DEVICES["v100"]
 MATRIX = ("gemm", "bmm")
-Shares = dict[tuple[KernelClass, Pass], Reach]
+Shares: TypeAlias = Mapping[tuple[KernelClass, Pass], Reach]
 _PASSES: tuple[tuple[Pass, ...], ...] = (("forward",), ("backward",), ("forward", "backward"))
+#: Of a row: the micro-batch, its layer and its name; modelled and measured seconds of each pass.
+Times: TypeAlias = tuple[tuple[int, str, str], Mapping[Pass, float], Mapping[Pass, float]]
 
 
 @dataclass(frozen=True)
@@ -110,7 +116,7 @@ def fit(known: Sequence[Sample], which: Pass) -> tuple[Shares, float]:
     grid = [round(0.02 * 1.04**i, 4) for i in range(101) if 0.02 * 1.04**i <= 1.0] + [1.0]
     launches = [i * 1e-6 for i in range(2, 150, 2)]
     grid.reverse()  # of equals the largest: what does not bind is no finding
-    shares: Shares = {(group, which): Reach(0.6 if group in MATRIX else 1.0, 0.6) for group in classes}
+    shares = {(group, which): Reach(0.6 if group in MATRIX else 1.0, 0.6) for group in classes}
     launch = 40e-6
 
     def loss() -> float:
@@ -135,61 +141,36 @@ def fit(known: Sequence[Sample], which: Pass) -> tuple[Shares, float]:
     return shares, launch
 
 
-def errors(tested: Sequence[Sample], shares: Shares, launch: Mapping[Pass, float]) -> dict[str, object]:
+def errors(times: Iterable[Times]) -> dict[str, object]:
     """The distribution of errors over rows, and over layers, of each pass and of both together."""
     result: dict[str, object] = {}
+    times = [*times]
     for level in ("operator", "layer"):
-        groups: dict[tuple[int, str], list[Sample]] = {}
-        for sample in tested:
-            key = (sample.batch, sample.row) if level == "operator" else (sample.batch, sample.layer)
-            groups.setdefault(key, []).append(sample)
         for passes in _PASSES:
-            found = {}
-            for key, members in groups.items():
-                ours = sum(modelled(s, p, shares, launch[p]) for s in members for p in passes)
-                theirs = sum(s.seconds[p] for s in members for p in passes)
-                found[key] = ours / theirs - 1
-            result[f"{level} {' and '.join(passes)}"] = _distribution(found)
+            sums: dict[tuple[int, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
+            for (batch, layer, row), ours, theirs in times:
+                total = sums[batch, row if level == "operator" else layer]
+                total[0] += sum(ours[which] for which in passes)
+                total[1] += sum(theirs[which] for which in passes)
+            result[f"{level} {' and '.join(passes)}"] = _distribution({key: a / b - 1 for key, (a, b) in sums.items()})
     return result
 
 
-def together(name: str) -> dict[str, object]:
-    """Errors of the parts of 2, 4 and 8 GPUs, over operators that they divide, and over layers."""
-    result: dict[str, object] = {}
-    for degree in DEGREES:
-        for source in ("modelled", "scaled from the measured whole"):
-            ours: dict[tuple[int, str, str], dict[Pass, float]] = {}
-            theirs: dict[tuple[int, str, str], dict[Pass, float]] = {}
-            for batch in SIZES:
-                _add_parts(name, batch, degree, source == "modelled", ours, theirs)
-            found: dict[str, object] = {}
-            for level in ("operator", "layer"):
-                for passes in _PASSES:
-                    sums: dict[tuple[int, str], list[float]] = {}
-                    for (batch, layer, row), seconds in theirs.items():
-                        key = (batch, row if level == "operator" else layer)
-                        total = sums.setdefault(key, [0.0, 0.0])
-                        total[0] += sum(ours[batch, layer, row][which] for which in passes)
-                        total[1] += sum(seconds[which] for which in passes)
-                    found[f"{level} {' and '.join(passes)}"] = _distribution(
-                        {key: a / b - 1 for key, (a, b) in sums.items()})
-            result[f"{degree} GPUs, {source}"] = found
-    return result
+def judged(tested: Sequence[Sample], shares: Shares, launch: Mapping[Pass, float]) -> dict[str, object]:
+    """The errors of rows under ``shares``."""
+    return errors(((s.batch, s.layer, s.row), {which: modelled(s, which, shares, launch[which]) for which in s.seconds},
+                   s.seconds) for s in tested)
 
 
-def _add_parts(name: str, batch: int, degree: int, all_modelled: bool, ours: dict[tuple[int, str, str],
-               dict[Pass, float]], theirs: dict[tuple[int, str, str], dict[Pass, float]]) -> None:
-    """The times of divided rows, ours and measured, by micro-batch, layer and row; passes of no time are left out."""
+def parts_of(name: str, batch: int, degree: int) -> list[Times]:
+    """The times of rows that ``degree`` GPUs divide; passes of no time are left out."""
     graph = model_graph(MODELS[name], batch)
+    found: list[Times] = []
     tables = {1: shipped_profile(name, batch), degree: shipped_profile(name, batch, degree)}
     profile = ProfileTimes({batch: tables[1]}, batch, Roofline(V100), name, {degree: {batch: tables[degree]}})
-    whole = Roofline(V100).times(graph) if all_modelled else profile.times(graph)
-    parts = PartTimes(graph, whole, degree, Roofline(V100))
-    rows = rows_of(graph)
+    parts, rows = PartTimes(graph, Roofline(V100).times(graph), degree, Roofline(V100)), rows_of(graph)
     for measured in profile.rows_together(graph, degree):
         first = graph.by_name[next(iter(measured.dimensions))]
-        key = (batch, first.layer, rows[first.name])
-        theirs[key] = {"forward": measured.forward, "backward": measured.backward}
         total: dict[Pass, float] = {"forward": 0.0, "backward": 0.0}
         for operator_name, dimension in measured.dimensions.items():
             operator = graph.by_name[operator_name]
@@ -199,16 +180,16 @@ def _add_parts(name: str, batch: int, degree: int, all_modelled: bool, ours: dic
                 kind, size, degree, V100).seconds)
             total["forward"] += time.forward + ahead
             total["backward"] += time.input_grad + time.weight_grad + behind
-        ours[key] = total
+        found.append(((batch, first.layer, rows[first.name]), total,
+                      {"forward": measured.forward, "backward": measured.backward}))
+    return found
 
 
 def _distribution(found: Mapping[tuple[int, str], float]) -> dict[str, object]:
     sizes = sorted(abs(value) for value in found.values())
-    worst = max((abs(error), key) for key, error in found.items())[1]
     return {"count": len(sizes), "median_absolute": round(statistics.median(sizes), 4),
             "p90_absolute": round(sizes[math.ceil(0.9 * len(sizes)) - 1], 4),
-            "bias": round(statistics.mean(found.values()), 4),
-            "worst": [str(part) for part in worst], "worst_error": round(found[worst], 4)}
+            "bias": round(statistics.mean(found.values()), 4)}
 
 
 def memory() -> dict[str, object]:
@@ -233,13 +214,12 @@ def memory() -> dict[str, object]:
     return result
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Fit on each model, judge on both, print and write the table."""
-    options, record = begun(__doc__, arguments, "roofline.json", fit=list(MODELS))
+@script("roofline.json", fit=list(MODELS))
+def main(options: Namespace, record: Record) -> None:
     data = {name: samples(name) for name in MODELS}
     report: dict[str, object] = {}
     for name in options.fit:
-        shares: Shares = {}
+        shares: dict[tuple[KernelClass, Pass], Reach] = {}
         launch: dict[Pass, float] = {}
         for which in _PASSES[-1]:
             found, launch[which] = fit(data[name], which)
@@ -247,15 +227,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report[f"fitted on {name}"] = {
             "launch_us": {which: round(seconds * 1e6, 1) for which, seconds in launch.items()},
             "reach": {f"{group} {which}": [reach.compute, reach.memory] for (group, which), reach in shares.items()},
-            **{f"judged on {other}": errors(data[other], shares, launch) for other in MODELS}}
-    shipped = {key: V100.reach[key] for key in V100.reach}
+            **{f"judged on {other}": judged(data[other], shares, launch) for other in MODELS}}
     report["memory, GPT-1.3B on 4 V100"] = memory()
-    report["GPUs that compute together"] = {name: together(name) for name in MODELS}
-    report["shipped"] = {f"judged on {other}": errors(data[other], shipped, V100.launch) for other in MODELS}
+    report["GPUs that compute together"] = {name: {
+        f"{degree} GPUs, modelled": errors(row for batch in SIZES for row in parts_of(name, batch, degree))
+        for degree in DEGREES} for name in MODELS}
+    report["shipped"] = {f"judged on {other}": judged(data[other], V100.reach, V100.launch) for other in MODELS}
     record.write(report)
     print(json.dumps(report, indent=1))
-    return 0
-
-
-if __name__ == "__main__":
-    main()

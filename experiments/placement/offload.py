@@ -12,11 +12,11 @@ layers that are kept, where it fits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from argparse import Namespace
 
 import weft
-from experiments.lib.provenance import begun
+from experiments.lib.provenance import Record, Row
+from experiments.lib.script import script
 from weft.app.lib.case import case_of
 from weft.models.spec.spec import Spec, parse_spec
 from weft.solver.baselines import baseline
@@ -46,26 +46,12 @@ WAYS: dict[str, dict[str, str]] = {
 PUBLISHED = "1F1B"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Search, print and write."""
-    options, record = begun(__doc__, arguments, "offload.json", sizes=SIZES, samples=64, effort=2.0)
-    rows = {}
-    for size in options.sizes:
-        rows[str(size)] = {PUBLISHED: _published(_spec(size, "kept", options.samples), options.samples), **{
-            way: _searched(_spec(size, way, options.samples), options.samples, options.effort) for way in WAYS}}
-        print(size, {way: found and round(found["samples_per_second"], 3) for way, found in rows[str(size)].items()},
-              flush=True)
-    best = {way: _best(rows, way) for way in (PUBLISHED, *WAYS)}
-    record.write({"samples_per_step": options.samples, "effort": options.effort, "best": best, "sizes": rows})
-    return 0
-
-
 def _spec(size: int, way: str, samples: int) -> Spec:
     usual = {"host": "", "recompute": "", "memory": "", "shapes": CHAIN}
     return parse_spec(SPEC.format(size=size, count=samples // size, **{**usual, **WAYS[way]}))
 
 
-def _published(spec: Spec, samples: int) -> dict[str, Any] | None:
+def _published(spec: Spec, samples: int) -> Row | None:
     """1F1B on the chain that suits it best; ``None`` where it fits on none."""
     try:
         case = case_of(spec)
@@ -76,20 +62,17 @@ def _published(spec: Spec, samples: int) -> dict[str, Any] | None:
     return {"step": min(steps), "samples_per_second": samples / min(steps)} if steps else None
 
 
-def _searched(spec: Spec, samples: int, effort: float) -> dict[str, Any] | None:
+def _searched(spec: Spec, samples: int, effort: float) -> Row | None:
     """The best schedule's figures; ``None`` where nothing fits."""
     try:
         found = weft.solve(spec, effort=effort, time_limit=60 * effort)
     except Infeasible:
         return None
-    plan = found.solver.get("memory_plan", {"stages": []})
     return {"step": found.makespan, "bound": found.solver.get("bound_over_placements", found.makespan_bound),
-            "samples_per_second": samples / found.makespan, "placement": found.solver["placement"],
-            "recomputed_seconds": [round(stage["recomputed"]["seconds"], 6) for stage in plan["stages"]],
-            "offloaded_bytes": [stage["offloaded"]["bytes"] for stage in plan["stages"]]}
+            "samples_per_second": samples / found.makespan, "placement": found.solver["placement"]}
 
 
-def _best(rows: dict[str, dict[str, Any]], way: str) -> dict[str, Any] | None:
+def _best(rows: dict[str, Row], way: str) -> Row | None:
     """The size at which ``way`` is fastest."""
     speeds = {size: row[way]["samples_per_second"] for size, row in rows.items() if row[way] is not None}
     if not speeds:
@@ -98,5 +81,13 @@ def _best(rows: dict[str, dict[str, Any]], way: str) -> dict[str, Any] | None:
     return {"micro_batch_size": int(size), "samples_per_second": speeds[size]}
 
 
-if __name__ == "__main__":
-    main()
+@script("offload.json", sizes=SIZES, samples=64, effort=2.0)
+def main(options: Namespace, record: Record) -> None:
+    rows: dict[str, Row] = {}
+    for size in options.sizes:
+        specs = {way: _spec(size, way, options.samples) for way in WAYS}
+        rows[str(size)] = {PUBLISHED: _published(specs["kept"], options.samples), **{
+            way: _searched(spec, options.samples, options.effort) for way, spec in specs.items()}}
+        print(size, rows[str(size)], flush=True)
+    best = {way: _best(rows, way) for way in (PUBLISHED, *WAYS)}
+    record.write({"samples_per_step": options.samples, "effort": options.effort, "best": best, "sizes": rows})

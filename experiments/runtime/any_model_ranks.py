@@ -18,14 +18,14 @@ failed (of a type: without a sentence), or a gradient is not the model's.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import os
-import sys
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,10 +35,12 @@ from torch import Tensor
 import weft
 from experiments.lib.foreign_models import MODELS, Model, made, precision
 from experiments.lib.model_types import TYPES
-from experiments.lib.provenance import RESULTS, ROOT, Record
+from experiments.lib.provenance import Record
+from experiments.lib.provenance import Row as Found
+from experiments.lib.script import launched, script
 from weft.models.spec.huggingface import known_types
 from weft.runtime.captured.loss import loss_of
-from weft.runtime.ranks.launch import Ended, launch_local
+from weft.runtime.ranks.launch import Ended
 
 STEPS, MICRO_BATCHES, ROWS = 5, 6, 2  # rows of a micro-batch
 SEARCH = 1.0  # seconds for weft's own schedule
@@ -101,9 +103,9 @@ def plain(name: str, dtype: torch.dtype, copies: int = 1, device: str = "cpu") -
         found = Plain([], [])
         for step in range(STEPS):
             total = 0.0
-            for args, kwargs in micro_batches(made(name, copies * MICRO_BATCHES * ROWS, dtype, step).to(device),
-                                              copies * MICRO_BATCHES):
-                loss = loss_of(module(*args, **kwargs)) / (copies * MICRO_BATCHES)
+            batch, count = made(name, copies * MICRO_BATCHES * ROWS, dtype, step).to(device), copies * MICRO_BATCHES
+            for part in (batch.part(i, count) for i in range(count)):
+                loss = loss_of(module(*part.args, **part.kwargs)) / count
                 loss.backward()  # type: ignore[no-untyped-call]
                 total += loss.item()
             found.losses.append(total)
@@ -112,15 +114,6 @@ def plain(name: str, dtype: torch.dtype, copies: int = 1, device: str = "cpu") -
             optimizer.step()
             optimizer.zero_grad()
     return found
-
-
-def micro_batches(batch: Model, count: int = MICRO_BATCHES) -> Iterator[tuple[list[Any], dict[str, Any]]]:
-    """Arguments of each part of a batch."""
-    for i in range(count):
-        def part(value: Any, i: int = i) -> Any:
-            return value.chunk(count)[i] if isinstance(value, Tensor) else value
-
-        yield list(map(part, batch.args)), {name: part(value) for name, value in batch.kwargs.items()}
 
 
 def errors(found: Sequence[dict[str, Tensor]], wanted: Plain) -> tuple[float, str]:
@@ -140,12 +133,12 @@ def errors(found: Sequence[dict[str, Tensor]], wanted: Plain) -> tuple[float, st
 # -- ranks -------------------------------------------------------------------------------------------------------------
 
 
-def rank(folder: Path, copies: int, device: str, runs: Sequence[Run]) -> None:
-    """What each rank does: all ``runs`` one after the other, each written when it has ended."""
-    copy = int(os.environ["RANK"]) * copies // int(os.environ["WORLD_SIZE"])
-    for run in runs:
+def on_rank(place: str, copies: int, device: str, runs: Sequence[Sequence[Any]]) -> None:
+    """What each rank does: all ``runs`` one after the other, each written to ``place`` when it has ended."""
+    folder, copy = Path(place), int(os.environ["RANK"]) * copies // int(os.environ["WORLD_SIZE"])
+    for run in itertools.starmap(Run, runs):
         dtype = DTYPES[run.dtype]
-        wanted: Plain = torch.load(folder / f"{run.model} {run.dtype}.pt", weights_only=False)
+        wanted = Plain(*torch.load(folder / f"{run.model} {run.dtype}.pt"))
         settings: dict[str, Any] = {"schedule": None if run.schedule == "weft" else run.schedule}
         if run.recompute:
             settings["memory_plan"] = "recompute"
@@ -161,7 +154,7 @@ def rank(folder: Path, copies: int, device: str, runs: Sequence[Run]) -> None:
 
         begun = time.perf_counter()
         with precision(run.model, dtype):
-            batches = [part(made(run.model, copies * MICRO_BATCHES * ROWS, dtype, step).to(device), copy, copies)
+            batches = [made(run.model, copies * MICRO_BATCHES * ROWS, dtype, step).to(device).part(copy, copies)
                        for step in range(STEPS)]
             with trained(batches[0], batches, heard, **batches[0].settings, time_limit=SEARCH, timeout=100.0,
                          data=copies, **settings) as pipe:
@@ -177,33 +170,21 @@ def rank(folder: Path, copies: int, device: str, runs: Sequence[Run]) -> None:
         path.with_suffix(".part").rename(path)
 
 
-def part(batch: Model, copy: int, copies: int) -> Model:
-    """What of a batch is given to one of the copies."""
-    def cut(value: Any) -> Any:
-        return value.chunk(copies)[copy] if isinstance(value, Tensor) else value
-
-    return Model(batch.module, tuple(map(cut, batch.args)), {n: cut(v) for n, v in batch.kwargs.items()},
-                 batch.settings)
-
-
 def written(folder: Path, run: Run, process: int) -> Path:
     """Where a process tells what it found."""
     return folder / f"{'-'.join(map(str, run))}.{process}.json"
 
 
-def launched(folder: Path, layout: str, device: str, runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
+def trained_on_ranks(folder: Path, layout: str, device: str, runs: Sequence[Run]) -> Iterator[Found]:
     """A row of each run, of which those that fail hold why; the ranks are started again after each failure."""
     left, (stages, copies) = list(runs), LAYOUTS[layout]
     ranks = stages * copies
     while left:
-        ended = launch_local(ranks, [sys.executable, *map("-W{}".format, sys.warnoptions), "-m", __spec__.name,
-                                     "--rank", str(folder), str(copies), device, json.dumps(left)],
-                             timeout=TIMEOUT * len(left),  # some models go through a set of names
-                             environment={"PYTHONHASHSEED": "0", "PYTHONPATH": f"{ROOT}:{':'.join(sys.path)}"})
+        ended = launched(on_rank, ranks, str(folder), copies, device, left, timeout=TIMEOUT * len(left))
         while left:
             run = left.pop(0)
             paths = [written(folder, run, process) for process in range(ranks)]
-            row: dict[str, Any] = {"model": run.model, "ranks": ranks, **({"copies": copies} if copies > 1 else {}),
+            row: Found = {"model": run.model, "ranks": ranks, **({"copies": copies} if copies > 1 else {}),
                                    **run._asdict()}
             if not all(path.exists() for path in paths):
                 yield {**row, "failed": sentence(ended)}
@@ -211,9 +192,9 @@ def launched(folder: Path, layout: str, device: str, runs: Sequence[Run]) -> Ite
             yield {**row, **together(folder, run, [json.loads(path.read_text()) for path in paths])}
 
 
-def together(folder: Path, run: Run, told: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def together(folder: Path, run: Run, told: Sequence[Found]) -> Found:
     """What the ranks found."""
-    wanted: Plain = torch.load(folder / f"{run.model} {run.dtype}.pt", weights_only=False)
+    wanted = Plain(*torch.load(folder / f"{run.model} {run.dtype}.pt"))
     missing = wanted.gradients[0].keys() - {name for each in told for name in each["parameters"]}
     error, worst = max((each["error"], each["worst"]) for each in told)
     if missing:
@@ -238,55 +219,31 @@ def sentence(ended: Sequence[Ended]) -> str:
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a line for each run, and write them; 1 if one failed or a gradient is not the model's."""
-    if (words := list(sys.argv[1:] if arguments is None else arguments))[:1] == ["--rank"]:
-        rank(Path(words[1]), int(words[2]), words[3], [Run(*run) for run in json.loads(words[4])])
-        return 0
-    options = parser().parse_args(words)
-    record = Record(options.output or RESULTS / f"{'model_types' if options.types else 'any_model'}_ranks.json")
-    torch.set_num_threads(1)
-    rows: list[dict[str, Any]] = json.loads(record.path.read_text())["rows"] if options.go_on else []
-    done = {(row["ranks"], *(row[field] for field in Run._fields)) for row in rows}
-    left_out: dict[str, str] = {}
+def rows_of(options: Namespace, done: set[tuple[Any, ...]], left_out: dict[str, str]) -> Iterator[Found]:
+    """A row of each run that is not ``done``; which models are left out, and why, is added to ``left_out``."""
     runs = [Run(*each) for each in itertools.product(options.only or (READ if options.types else NAMES),
                                                      options.dtypes, options.schedules, options.recompute)]
     for layout, first in itertools.product(options.layouts, range(0, len(runs), TOGETHER)):
         with tempfile.TemporaryDirectory() as folder:
-            ranks = LAYOUTS[layout][0] * LAYOUTS[layout][1]
-            mine = [run for run in runs[first:first + TOGETHER] if (ranks, *run) not in done]
+            stages, copies = LAYOUTS[layout]
+            mine = [run for run in runs[first:first + TOGETHER] if (stages * copies, *run) not in done]
             for model, dtype in dict.fromkeys((run.model, run.dtype) for run in mine):
                 try:
-                    torch.save(plain(model, DTYPES[dtype], LAYOUTS[layout][1], options.device),
+                    torch.save(tuple(plain(model, DTYPES[dtype], copies, options.device)),
                                Path(folder) / f"{model} {dtype}.pt")
                 except ImportError as error:
                     left_out[model] = str(error).splitlines()[0]
-            left = [run for run in mine if run.model not in left_out]
-            for row in launched(Path(folder), layout, options.device, left):
-                rows.append(row)
-                print(json.dumps(row), flush=True)
-        record.write({"steps": STEPS, "micro_batches": MICRO_BATCHES, "rows": rows, "left_out": [
-            {"model": model, "why": why} for model, why in left_out.items()]})
-    return int(any(("failed" in row and not options.types) or row.get("error", 0.0) > EXACT[row["dtype"]]
-                   for row in rows))
+            yield from trained_on_ranks(Path(folder), layout, options.device,
+                                        [run for run in mine if run.model not in left_out])
 
 
-def parser() -> argparse.ArgumentParser:
-    """Its arguments."""
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--only", nargs="*", choices=[*NAMES, *TYPES], help="these models")
-    made.add_argument("--types", action="store_true", help="the model types that weft reads")
-    made.add_argument("--layouts", nargs="*", choices=LAYOUTS, default=["2", "3"], help="how ranks lie (default: 2 3)")
-    made.add_argument("--schedules", nargs="*", choices=SCHEDULES, default=list(SCHEDULES), help="these schedules")
-    made.add_argument("--dtypes", nargs="*", choices=DTYPES, default=list(DTYPES), help="these types of numbers")
-    made.add_argument("--recompute", nargs="*", type=int, choices=(0, 1), default=[0, 1],
-                      help="0: plain, 1: with stages recomputed")
-    made.add_argument("--device", choices=("cpu", "cuda"), default="cpu",
-                      help="of the ranks, and of the one process beside them")
-    made.add_argument("--go-on", action="store_true", help="keep the rows that the output has")
-    made.add_argument("--output", type=Path)
-    return made
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+@script(lambda asked: f"{'model_types' if asked.types else 'any_model'}_ranks.json", only=(), types=False,
+        layouts=("2", "3"), schedules=SCHEDULES, dtypes=tuple(DTYPES), recompute=(0, 1), device="cpu", go_on=False)
+def main(options: Namespace, record: Record) -> bool:
+    torch.set_num_threads(1)
+    known: list[Found] = json.loads(record.path.read_text())["rows"] if options.go_on else []
+    done = {(row["ranks"], *(row[field] for field in Run._fields)) for row in known}
+    left_out: dict[str, str] = {}
+    rows = record.rows(chain(known, rows_of(options, done, left_out)), lambda rows: {"left_out": [
+        {"model": model, "why": why} for model, why in left_out.items()]}, steps=STEPS, micro_batches=MICRO_BATCHES)
+    return any(("failed" in row and not options.types) or row.get("error", 0.0) > EXACT[row["dtype"]] for row in rows)

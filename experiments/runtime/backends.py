@@ -10,15 +10,16 @@ written here. Writes ``backends.json``.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import statistics
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import weft
-from experiments.lib.provenance import begun
+from experiments.lib.foreign_models import Residual
+from experiments.lib.provenance import Record, Row
+from experiments.lib.script import script
 from weft.app.place.backends import choice_of
 from weft.runtime.backends.measuring import Measuring, measuring
 from weft.runtime.backends.registry import backends_named
@@ -42,18 +45,6 @@ def conv(a: int, b: int, size: int, stride: int = 1, groups: int = 1, act: bool 
     """A convolution with batch norm, and a rectifier."""
     return nn.Sequential(nn.Conv2d(a, b, size, stride, size // 2, groups=groups, bias=False), nn.BatchNorm2d(b),
                          *([nn.ReLU()] if act else []))
-
-
-class Residual(nn.Module):
-    """``inner``, added to its input or to ``way`` of that."""
-
-    def __init__(self, inner: nn.Module, way: nn.Module | None = None, act: bool = True) -> None:
-        super().__init__()
-        self.inner, self.way, self.act = inner, way or nn.Identity(), act
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.inner(x) + self.way(x)
-        return F.relu(y) if self.act else y
 
 
 def resnet50() -> nn.Module:
@@ -154,7 +145,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor]]] = {
 }
 
 
-def row(name: str, batch: int, options: argparse.Namespace) -> dict[str, Any]:
+def row(name: str, batch: int, options: Namespace) -> Row:
     """One model at one batch: seconds of a call, by pairs with eager."""
     made, example = MODELS[name]
     began = time.monotonic()
@@ -177,12 +168,12 @@ def row(name: str, batch: int, options: argparse.Namespace) -> dict[str, Any]:
             over_single = 1.0 if is_single else statistics.median(
                 ratio(own, choice, choice_of(by_itself)) for _ in range(PAIRS))
     eager = found.assignment.eager or math.nan
-    return {"model": name, "batch": batch, "operators": found.cover.problem.operators, "kinds": found.candidates,
+    return {"model": name, "batch": batch, "kinds": found.candidates,
             "eager_ms": round(eager * 1e3, 3), "single": best, "single_over_eager": round(own_share / over_single, 4),
             "over_eager": round(own_share, 4), "over_single": round(over_single, 4),
             "predicted_over_measured": round(found.assignment.predicted / (own_share * eager), 4),
-            "gap": round(found.cover.gap, 4), "backends": sorted({part.backend for part in found.assignment.parts}),
-            "notes": list(found.notes), "minutes": round((time.monotonic() - began) / 60, 2)}
+            "backends": sorted({part.backend for part in found.assignment.parts}),
+            "minutes": round((time.monotonic() - began) / 60, 2)}
 
 
 def ratio(own: Measuring, choice: Any, beside: Any = ()) -> float:
@@ -191,31 +182,18 @@ def ratio(own: Measuring, choice: Any, beside: Any = ()) -> float:
     return math.inf if found.refused is not None else found.seconds / found.eager
 
 
-def mean(rows: Sequence[dict[str, Any]], field: str) -> float:
+def mean(rows: Sequence[Row], field: str) -> float:
     """The geometric mean of a field."""
     return round(math.exp(statistics.mean(math.log(each[field]) for each in rows)), 4)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Export, measure, print and write."""
-    options, record = begun(__doc__, arguments, "backends.json", only="", batches=BATCHES, device="cpu", backends="all",
-                            go_on=False, seconds=10.0, measure=150.0, trial=120.0)
-    rows: list[dict[str, Any]] = []
-    if options.go_on and options.output.exists():
-        rows = json.loads(options.output.read_text())["rows"]
-    done = {(each["model"], each["batch"]) for each in rows}
+@script("backends.json", only="", batches=BATCHES, device="cpu", backends="all", go_on=False, seconds=10.0,
+        measure=150.0, trial=120.0)
+def main(options: Namespace, record: Record) -> None:
+    known: list[Row] = json.loads(options.output.read_text())["rows"] if options.go_on else []
+    done = {(each["model"], each["batch"]) for each in known}
     skipped = [] if find_spec("transformers") else ["BERT", "GPT-2", "Mixtral"]
-    for batch in options.batches:
-        for name in MODELS:
-            if options.only not in name or name in skipped or (name, batch) in done:
-                continue
-            rows.append(row(name, batch, options))
-            print(json.dumps(rows[-1]), flush=True)
-            record.write({"measure": options.measure, "skipped": skipped, "rows": rows, **{
-                f"mean_{field}": mean(rows, field) for field in ("over_eager", "over_single",
-                                                                 "predicted_over_measured")}})
-    return 0
-
-
-if __name__ == "__main__":
-    main()
+    further = (row(name, batch, options) for batch in options.batches for name in MODELS
+               if options.only in name and name not in skipped and (name, batch) not in done)
+    record.rows(chain(known, further), lambda rows: {f"mean_{field}": mean(rows, field) for field in (
+        "over_eager", "over_single", "predicted_over_measured")}, measure=options.measure, skipped=skipped)

@@ -16,22 +16,19 @@ from __future__ import annotations
 
 import itertools
 import json
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
+from argparse import Namespace
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
 
 from experiments.lib import foreign_models
-from experiments.lib.foreign_models import Model
-from experiments.lib.provenance import begun
+from experiments.lib.foreign_models import Model, Residual, perceptron
+from experiments.lib.provenance import Record, Row
+from experiments.lib.script import launched, script
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.captured.loss import loss_of
-from weft.runtime.ranks.launch import launch_local
 
 MICRO_BATCHES, STEPS = 6, 8
 #: Seconds of a forward and backward of one micro-batch in one process, about.
@@ -71,15 +68,6 @@ class _Decoder(nn.Module):
         return nn.functional.cross_entropy(scores[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
 
 
-class _Residual(nn.Module):
-    def __init__(self, part: nn.Module) -> None:
-        super().__init__()
-        self.part = part
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.part(x)  # type: ignore[no-any-return]
-
-
 def _model(module: nn.Module, x: Tensor) -> Model:
     return Model(module, (x,), {}, {})
 
@@ -102,8 +90,8 @@ def _decoder(rows: int) -> Model:
 
 def _convolutions(rows: int) -> Model:
     def block(width: int) -> nn.Module:
-        return _Residual(nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.GroupNorm(4, width), nn.SiLU(),
-                                       nn.Conv2d(width, width, 3, padding=1)))
+        return Residual(nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.GroupNorm(4, width), nn.SiLU(),
+                                      nn.Conv2d(width, width, 3, padding=1)), act=False)
 
     return _model(_Loss(nn.Sequential(
         nn.Conv2d(3, 16, 3, padding=1), block(16), block(16), nn.Conv2d(16, 32, 3, stride=2, padding=1), block(32),
@@ -120,8 +108,7 @@ def _mixer(rows: int) -> Model:
             return self.part(x.transpose(1, 2)).transpose(1, 2)  # type: ignore[no-any-return]
 
     def layer() -> list[nn.Module]:
-        return [_Residual(nn.Sequential(nn.LayerNorm(96), Across(32))),
-                _Residual(nn.Sequential(nn.LayerNorm(96), nn.Linear(96, 384), nn.GELU(), nn.Linear(384, 96)))]
+        return [Residual(nn.Sequential(nn.LayerNorm(96), Across(32)), act=False), perceptron(96)]
 
     return _model(_Loss(nn.Sequential(*(part for _ in range(6) for part in layer()))), torch.randn(rows, 32, 96))
 
@@ -167,8 +154,8 @@ def rows_of(name: str) -> int:
         rows *= 2 if min(taken) > PASS / 4 else 4
 
 
-def rank_main(name: str, rows: int, schedule: str | None, path: Path) -> None:
-    """What one rank does."""
+def on_rank(name: str, rows: int, schedule: str | None) -> Row | None:
+    """What one rank does; what the first found."""
     import weft
 
     model = made(name, rows * MICRO_BATCHES)
@@ -182,57 +169,45 @@ def rank_main(name: str, rows: int, schedule: str | None, path: Path) -> None:
             first = first if step else time.perf_counter() - begun
             optimizer.step()
             optimizer.zero_grad()
-        report = pipe.report()
-        if pipe.rank == 0:
-            solver = pipe.plan.solver
-            path.write_text(json.dumps({**report.to_json(), "stages_alone": solver["stages_alone"], "medians":
-                                        solver["medians"], "seconds": seconds, "first": first}))
+        report, solver = pipe.report(), pipe.plan.solver
+        if pipe.rank:
+            return None
+        return {**report.to_json(), "stages_alone": solver["stages_alone"], "medians": solver["medians"],
+                "seconds": seconds, "first": first}
 
 
-def measured(name: str, ranks: int, schedule: str | None) -> dict[str, Any]:
+def measured(name: str, ranks: int, schedule: str | None) -> Row:
     """One model. Raises ``ImportError`` where its package is missing,
     :class:`~weft.runtime.captured.captured.CaptureError` where a rank refuses it."""
     rows = rows_of(name)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "found.json"
-        ended = launch_local(ranks, [sys.executable, "-m", __spec__.name, "--rank", name, str(rows), schedule or "-",
-                                     str(path)], timeout=300)
-        if any(end.code for end in ended):
-            raise CaptureError(next((end.errors.splitlines()[-1] for end in ended if end.errors), "a rank ended"))
-        found = json.loads(path.read_text())
+    ended = launched(on_rank, ranks, name, rows, schedule, timeout=300)
+    if any(end.code for end in ended):
+        raise CaptureError(next((end.errors.splitlines()[-1] for end in ended if end.errors), "a rank ended"))
+    found = json.loads(ended[0].output.splitlines()[-1])
     step = found["measured"]
     peaks = [planned / held for planned, held in zip(found["peaks"], found["measured_peaks"], strict=True)]
     return {"model": name, "rows": rows, "planned": found["planned"], "measured": step,
             "ratio": found["planned"] / step, "by_medians": found["medians"] / step,
             "by_stages": found["stages_alone"] / step, "peak_ratio": max(peaks, key=lambda ratio: abs(ratio - 1)),
-            "seconds_to_plan": found["seconds"], "seconds_to_step": found["first"], "notes": found["notes"]}
+            "seconds_to_plan": found["seconds"], "seconds_to_step": found["first"]}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a line for each model, and write them; 1 if too few are as planned."""
-    options, record = begun(__doc__, arguments, "captured_costs.json", only=list(MODELS), schedule=str, ranks=2,
-                            rank=())
-    if options.rank:
-        name, samples, schedule, path = options.rank
-        rank_main(name, int(samples), None if schedule == "-" else schedule, Path(path))
-        return 0
-    rows: list[dict[str, Any]] = []
+@script("captured_costs.json", only=list(MODELS), schedule=str, ranks=2)
+def main(options: Namespace, record: Record) -> bool:
     left_out: list[dict[str, str]] = []
-    for name in options.only:
-        try:
-            row = measured(name, options.ranks, options.schedule)
-        except (CaptureError, ImportError) as error:
-            left_out.append({"model": name, "why": str(error).splitlines()[0]})
-            print(f"{name:20}  left out: {left_out[-1]['why']:.200}", flush=True)
-            continue
-        rows.append(row)
-        print(json.dumps(row), flush=True)
-    close = sum(abs(row["ratio"] - 1) <= CLOSE for row in rows)
-    peaks = sum(abs(row["peak_ratio"] - 1) <= PEAK for row in rows)
-    record.write({"ranks": options.ranks, "micro_batches": MICRO_BATCHES, "rows": rows, "left_out": left_out,
-                  "within_10_percent": close, "peaks_within_5_percent": peaks})
-    return int(close < SHARE * len(rows) or peaks < len(rows))
 
+    def all_rows() -> Iterator[Row]:
+        for name in options.only:
+            try:
+                yield measured(name, options.ranks, options.schedule)
+            except (CaptureError, ImportError) as error:
+                left_out.append({"model": name, "why": str(error).splitlines()[0]})
+                print(left_out[-1], flush=True)
 
-if __name__ == "__main__":
-    sys.exit(main())
+    def summed(rows: list[Row]) -> Row:
+        return {"left_out": left_out, "within_10_percent": sum(abs(row["ratio"] - 1) <= CLOSE for row in rows),
+                "peaks_within_5_percent": sum(abs(row["peak_ratio"] - 1) <= PEAK for row in rows)}
+
+    rows = record.rows(all_rows(), summed, ranks=options.ranks, micro_batches=MICRO_BATCHES)
+    whole = summed(rows)
+    return bool(whole["within_10_percent"] < SHARE * len(rows) or whole["peaks_within_5_percent"] < len(rows))

@@ -13,20 +13,21 @@ with 1 if an error is too large. With ``--gpu`` all ranks compute on this machin
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from experiments.lib.provenance import begun
+from experiments.lib.provenance import Record
+from experiments.lib.provenance import Row as Found
+from experiments.lib.script import on_ranks, script
 from tests.support.graph_training import expected, held_gradients, single_process, training
 from tests.support.training_graphs import MODES, SHAPES, Case, case, varied
 from weft.runtime.plan.plan import Plan, load_plan, plan_of, save_plan
-from weft.runtime.ranks.launch import launch_local
 from weft.runtime.ranks.session import Session, join
 from weft.runtime.replay.run import run_training
 from weft.solver.baselines import baseline
@@ -78,7 +79,7 @@ def plan_for(row: Row) -> Plan:
     return plan_of(schedule)
 
 
-def compared(made: Case, plan: Plan, session: Session, row: Row) -> dict[str, Any] | None:
+def compared(made: Case, plan: Plan, session: Session, row: Row) -> Found | None:
     """Run ``row`` on this rank; on rank 0, what it found."""
     dtype = DTYPES[row.dtype]
     reference = single_process(made, dtype, MICRO_BATCHES * row.replicas, STEPS, CLIP)
@@ -115,43 +116,29 @@ def _largest(mine: Sequence[float], wanted: Sequence[float]) -> float:
     return max(abs(a - b) for a, b in zip(mine, wanted, strict=True))
 
 
-def rank_main(folder: Path, replicas: int, gpu: bool) -> None:
-    """One process of all runs with so many replicas; process 0 prints what they found."""
-    todo = [Row(*entry) for entry in json.loads((folder / "rows.json").read_text())]
+def on_rank(folder: str, replicas: int, gpu: bool) -> list[Found]:
+    """One process of all runs with so many replicas; what process 0 found."""
     done = []
     device, transport = (torch.device("cuda", 0), "shared") if gpu else (None, None)
     with join(120, device, transport, replicas=replicas) as session:
-        for row in todo:
+        for row in (Row(*entry) for entry in json.loads((Path(folder) / "rows.json").read_text())):
             if row.replicas == replicas and row.ranks == session.world:
-                found = compared(case(row.shape, row.ranks), load_plan(folder / row.plan_file), session, row)
+                found = compared(case(row.shape, row.ranks), load_plan(Path(folder) / row.plan_file), session, row)
                 done += [found] if found is not None else []
-    if done:
-        print(json.dumps(done))
+    return done
 
 
-def run(folder: Path, todo: Sequence[Row], gpu: bool = False) -> list[dict[str, Any]]:
+def run(folder: Path, todo: Sequence[Row], gpu: bool = False) -> list[Found]:
     """Plan and run all rows; files go to ``folder``."""
     for row in {row.plan_file: row for row in todo}.values():
         save_plan(plan_for(row), folder / row.plan_file)
     (folder / "rows.json").write_text(json.dumps(todo))
-    done: list[dict[str, Any]] = []
-    for count, replicas in sorted({(row.ranks, row.replicas) for row in todo}):
-        ended = launch_local(count * replicas, [sys.executable, "-m", "experiments.runtime.equality", "--folder",
-                                                str(folder), "--replicas", str(replicas), *(["--gpu"] if gpu else [])],
-                             timeout=900)
-        if any(end.code for end in ended):
-            raise SystemExit("\n".join(end.errors for end in ended if end.code))
-        done += json.loads(ended[0].output)
-    return done
+    return [row for count, replicas in sorted({(row.ranks, row.replicas) for row in todo})
+            for row in on_ranks(on_rank, count * replicas, str(folder), replicas, gpu, timeout=900)[0]]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the experiment and write its numbers."""
-    options, record = begun(__doc__, arguments, "equality.json", shapes=",".join(SHAPES), ranks="2,4",
-                            dtypes=",".join(DTYPES), gpu=False, folder=Path, replicas=int)
-    if options.replicas:
-        rank_main(options.folder, options.replicas, options.gpu)
-        return 0
+@script("equality.json", shapes=",".join(SHAPES), ranks="2,4", dtypes=",".join(DTYPES), gpu=False)
+def main(options: Namespace, record: Record) -> bool:
     todo = rows(options.shapes.split(","), [int(count) for count in options.ranks.split(",")])
     with tempfile.TemporaryDirectory() as folder:
         done = run(Path(folder), [row for row in todo if row.dtype in options.dtypes.split(",")], options.gpu)
@@ -161,8 +148,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
     record.write({"equal": good, "tolerance": TOLERANCE, "micro_batches": MICRO_BATCHES, "steps": STEPS,
                   "clip_norm": CLIP, "rows": done})
     print("equal to single-process training" if good else "NOT equal to single-process training", TOLERANCE)
-    return 0 if good else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return not good

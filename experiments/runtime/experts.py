@@ -10,18 +10,17 @@ Beside it, how often a monitor switches whose density is noisy, with hysteresis 
 
 from __future__ import annotations
 
-import json
 import random
 import statistics
-from collections.abc import Sequence
+from argparse import Namespace
 from itertools import pairwise
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from experiments.lib.provenance import ROOT, begun
+from experiments.lib.provenance import ROOT, Record, Row
+from experiments.lib.script import script
 from weft.runtime.experts.gate import DensityMonitor, Gate, GateKind, GateTemperature
 from weft.runtime.experts.layer import ExpertLayer, ExpertPlacement, experts_in
 
@@ -84,7 +83,7 @@ def loss_of(model: Characters, rows: Tensor) -> Tensor:
     return F.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
 
 
-def run(kind: GateKind, seed: int, steps: int, data: tuple[Tensor, Tensor, int]) -> dict[str, Any]:
+def run(kind: GateKind, seed: int, steps: int, data: tuple[Tensor, Tensor, int]) -> Row:
     """One training: at each evaluation the step, the loss, operations so far and the density."""
     train, held, vocabulary = data
     torch.manual_seed(seed)
@@ -111,12 +110,11 @@ def run(kind: GateKind, seed: int, steps: int, data: tuple[Tensor, Tensor, int])
                 found = statistics.mean(float(loss_of(model, rows)) for rows in tests)
             points.append({"step": step + 1, "loss": round(found, 4), "gflops": round(flops / 1e9, 2),
                            "density": round(density, 3)})
-    row = {"gate": kind, "seed": seed, "best": min(point["loss"] for point in points), "points": points}
-    print(json.dumps({key: value for key, value in row.items() if key != "points"} | {"last": points[-1]}), flush=True)
-    return row
+    print(kind, seed, points[-1], flush=True)
+    return {"gate": kind, "seed": seed, "best": min(point["loss"] for point in points), "points": points}
 
 
-def reached(row: dict[str, Any], loss: float) -> dict[str, Any]:
+def reached(row: Row, loss: float) -> Row:
     """When a run first has ``loss``."""
     return next({"step": point["step"], "gflops": point["gflops"]} for point in row["points"] if point["loss"] <= loss)
 
@@ -134,26 +132,21 @@ def switches(noise: float, seed: int) -> dict[str, int]:
     return found
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Train, print and write."""
-    options, record = begun(__doc__, arguments, "experts.json", steps=900, seeds=3)
+@script("experts.json", steps=900, seeds=3)
+def main(options: Namespace, record: Record) -> None:
     torch.set_num_threads(1)
     data = text()
     rows = [run(kind, seed, options.steps, data) for seed in range(options.seeds) for kind in GATES]
     target = max(row["best"] for row in rows)
     summary = {}
     for kind in GATES:
-        own = [reached(row, target) for row in rows if row["gate"] == kind]
+        mine = [row for row in rows if row["gate"] == kind]
+        own = [reached(row, target) for row in mine]
         summary[kind] = {"steps": round(statistics.mean(entry["step"] for entry in own), 1),
                          "gflops": round(statistics.mean(entry["gflops"] for entry in own), 1),
-                         "best": round(statistics.mean(row["best"] for row in rows if row["gate"] == kind), 4)}
+                         "best": round(statistics.mean(row["best"] for row in mine), 4)}
     monitor = [{"noise": noise, "seed": seed, **switches(noise, seed)}
                for noise in (0.05, 0.1, 0.2) for seed in range(3)]
     record.write({"steps": options.steps, "seeds": options.seeds, "loss": target, "gates": summary,
                   "monitor": monitor, "rows": rows})
-    print(json.dumps({"loss": target, **summary}))
-    return 0
-
-
-if __name__ == "__main__":
-    main()
+    print(target, summary)

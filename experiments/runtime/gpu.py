@@ -11,17 +11,20 @@ Writes ``gpu.json``, with its commit, and the page made from it, ``docs/GPU.md``
 small on the CPU with gloo, to show that they work from end to end; its numbers say nothing about a GPU.
 
     python -m experiments.runtime.gpu [--device cuda|cpu] [--only PART ...] [--limits FACTOR] [--page]
+
+``--limits``: of each part's seconds. ``--page``: only write the page anew from the file.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
+import shlex
 import sys
 import tempfile
 import textwrap
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
@@ -30,13 +33,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from experiments.lib.gpu_cases import CASES
+from experiments.lib import gpu_cases
 from experiments.lib.provenance import RESULTS, ROOT, Record
+from experiments.lib.script import on_ranks, script
 from weft.models.hardware.device_files import table_from_json
 from weft.runtime.measure.kernels import LAUNCH, MEMORY
 from weft.runtime.ranks.children import Start, children
 from weft.runtime.ranks.gpus import lacks_gpus
-from weft.runtime.ranks.launch import launch_local
 from weft.solver.io.writing import write_atomically
 
 PAGE = ROOT / "docs" / "GPU.md"
@@ -46,16 +49,23 @@ CORES = 4  # that a part has for its ranks, where others run beside it
 
 
 class Part(NamedTuple):
-    """``question``: what it answers. ``words``: the module to run and its arguments, given the device and the file that
-    it writes. ``limit``: seconds. ``told``: a sentence of what it wrote and printed. ``alone``: its times count, so
-    nothing runs beside it."""
+    """``question``: what it answers. ``words``: the module to run and its arguments, with ``{device}`` and the
+    ``{file}`` that it writes; ``small``: those on a CPU, ``whole``: those on a GPU. ``limit``: seconds. ``told``: a
+    sentence of what it wrote and printed. ``alone``: its times count, so nothing runs beside it."""
 
     name: str
     question: str
-    words: Callable[[str, Path], list[str]]
+    words: str
     limit: float
     told: Callable[[Any, str], str]
+    small: str = ""
+    whole: str = ""
     alone: bool = False
+
+    def command(self, device: str, file: Path) -> list[str]:
+        """What runs it."""
+        words = f"{self.words} {self.small if device == 'cpu' else self.whole}"
+        return [sys.executable, "-m", *(word.format(device=device, file=file) for word in shlex.split(words))]
 
 
 @dataclass(frozen=True)
@@ -73,28 +83,10 @@ class Row:
 # -- the parts ---------------------------------------------------------------------------------------------------------
 
 
-def _equality(device: str, file: Path) -> list[str]:
-    small = ["--shapes", "V", "--ranks", "2", "--dtypes", "fp64"]
-    shapes = ["--shapes", "V,M head,NN,tied,skip,branches", "--ranks", "2", "--dtypes", "fp64,bf16", "--gpu"]
-    return ["experiments.runtime.equality", *(small if device == "cpu" else shapes), "--output", str(file)]
-
-
 def _equality_told(found: Any, output: str) -> str:
     worst = max((row[key] for row in found["rows"] for key in ("gradient_error", "weight_error")
                  if row["dtype"] == "fp64"), default=0.0)
     return f"{len(found['rows'])} runs; fp64: gradients and weights within {worst:.1e} of one process"
-
-
-def _case(name: str) -> Callable[[str, Path], list[str]]:
-    return lambda device, file: ["experiments.runtime.gpu", "--case", name, "--device", device, "--output", str(file)]
-
-
-def _case_told(found: Any, output: str) -> str:
-    return f"{found['said']}: within {found['error']:.1e}"
-
-
-def _transports(device: str, file: Path) -> list[str]:
-    return ["weft", "transports", "--json", "--gpus", "0" if device == "cpu" else "2", "--sizes", "4KiB", "16MiB"]
 
 
 def _transports_told(found: Any, output: str) -> str:
@@ -105,11 +97,6 @@ def _transports_told(found: Any, output: str) -> str:
 
     lacking = [row for row in rows if not row["works"]]
     return f"work: {names([row for row in rows if row['works']])}" + (f"; not: {names(lacking)}" if lacking else "")
-
-
-def _calibrate(device: str, file: Path) -> list[str]:
-    return ["weft", "calibrate", "--device", device, "--ranks", "1", "--json", "--quiet", "-o", str(file),
-            *(["--quick"] if device == "cpu" else [])]
 
 
 def _calibrate_told(found: Any, output: str) -> str:
@@ -123,24 +110,10 @@ def _calibrate_told(found: Any, output: str) -> str:
             f"{best['float32'] / 1e12:.1f} in fp32, {carried / 1e9:.0f} GB/s, {launch * 1e6:.1f} us a launch")
 
 
-def _backends(device: str, file: Path) -> list[str]:
-    small = ["--only", "DCGAN", "--batches", "1", "--backends", "eager", "--measure", "10", "--seconds", "1"]
-    shipped = ["--only", "GPT-2", "--batches", "8", "--measure", "25", "--seconds", "2", "--trial", "25"]
-    return ["experiments.runtime.backends", "--device", device, *(small if device == "cpu" else shipped), "--output",
-            str(file)]
-
-
 def _backends_told(found: Any, output: str) -> str:
     row, = found["rows"]
     return (f"{row['model']}, batch {row['batch']}: over eager {row['over_eager']:.3f}, over the best single backend "
             f"({row['single']}) {row['over_single']:.3f}, of {', '.join(row['backends'])}")
-
-
-def _foreign(device: str, file: Path) -> list[str]:
-    names = ["GPT-2"] if device == "cpu" else ["GPT-2", "Llama", "T5", "ViT", "ResNet-50", "Mixtral", "Mamba",
-                                               "U-Net (torch)"]
-    return ["experiments.runtime.any_model_ranks", "--device", device, "--only", *names, "--layouts", "2",
-            "--schedules", "weft", "--dtypes", "fp64", "--recompute", "0", "--output", str(file)]
 
 
 def _foreign_told(found: Any, output: str) -> str:
@@ -150,20 +123,9 @@ def _foreign_told(found: Any, output: str) -> str:
             f"{max((row['error'] for row in good), default=0.0):.1e}" + "".join(f"; {each}" for each in bad))
 
 
-def _beside(device: str, file: Path) -> list[str]:
-    return ["experiments.runtime.beside_torch", "--device", device, "--only", "five equal blocks",
-            "--rounds", "1" if device == "cpu" else "5", "--output", str(file)]
-
-
 def _beside_told(found: Any, output: str) -> str:
     row, = found["rows"]
     return f"{row['model']} on 2 ranks: " + ", ".join(f"{ratio:.3f} of {name}" for name, ratio in row["ratios"].items())
-
-
-def _planned(device: str, file: Path) -> list[str]:
-    small = ["--preset", "tiny", "--micro-batches", "2", "--repeats", "1", "--time-limit", "1"]
-    return ["experiments.runtime.gpu_plan", *(small if device == "cpu" else ["--preset", "1.3b", "--time-limit", "10"]),
-            "--output", str(file)]
 
 
 def _planned_told(found: Any, output: str) -> str:
@@ -172,32 +134,44 @@ def _planned_told(found: Any, output: str) -> str:
     return f"measured over planned time, 1F1B and weft's: {', '.join(ratios)}"
 
 
+def _case(name: str, question: str, limit: float = 25) -> Part:
+    """One of :data:`experiments.lib.gpu_cases.CASES`."""
+    return Part(name, question, f"experiments.runtime.gpu --case '{name}' --device {{device}} --output {{file}}", limit,
+                lambda found, output: f"{found['said']}: within {found['error']:.1e}")
+
+
 PARTS = (
-    Part("equality", "Do replays of every pipeline shape train as one process does?", _equality, 75, _equality_told),
-    Part("pipeline", "Does weft.pipeline train as one process does, over CUDA IPC?", _case("pipeline"), 35, _case_told),
-    Part("copies", "Do two copies of a pipeline train as one process does?", _case("copies"), 35, _case_told),
-    Part("mesh", "Does a pipeline beside data and tensor parallelism train as one process does, over NCCL?",
-         _case("mesh"), 75, _case_told),
-    Part("foreign models", "Do models of others train in weft.pipeline as in one process?", _foreign, 100,
-         _foreign_told),
-    Part("plan", "Does a plan by hand compute what torch does?", _case("plan"), 25, _case_told),
-    Part("program", "Does a program of communication compute what its interpreter does?", _case("program"), 25,
-         _case_told),
-    Part("optimizer", "Does the sharded optimizer train as one process does?", _case("optimizer"), 25, _case_told),
-    Part("offload", "Does what streams carry to the host and back leave gradients as they are?", _case("offload"), 25,
-         _case_told),
-    Part("graph network", "Does a graph network in chunks train as the whole graph does?", _case("graph network"), 35,
-         _case_told),
-    Part("experts", "Do layers of experts compute what a dense mixture does?", _case("experts"), 25, _case_told),
-    Part("transports", "Which transports work: CUDA IPC, NCCL, symmetric memory?", _transports, 75, _transports_told,
-         True),
-    Part("planned", "Are planned times and peaks the measured ones, and do four ranks train on one GPU?", _planned, 75,
-         _planned_told, True),
-    Part("calibrate", "What do kernels reach of the device's peaks?", _calibrate, 25, _calibrate_told, True),
-    Part("beside torch", "What does a step take beside PyTorch's pipelining schedules over NCCL?", _beside, 60,
-         _beside_told, True),
-    Part("backends", "What do several backends bring beside eager torch and the best single one?", _backends, 120,
-         _backends_told, True),
+    Part("equality", "Do replays of every pipeline shape train as one process does?",
+         "experiments.runtime.equality --ranks 2 --output {file}", 75, _equality_told, "--shapes V --dtypes fp64",
+         "--shapes 'V,M head,NN,tied,skip,branches' --dtypes fp64,bf16 --gpu"),
+    _case("pipeline", "Does weft.pipeline train as one process does, over CUDA IPC?", 35),
+    _case("copies", "Do two copies of a pipeline train as one process does?", 35),
+    _case("mesh", "Does a pipeline beside data and tensor parallelism train as one process does, over NCCL?", 75),
+    Part("foreign models", "Do models of others train in weft.pipeline as in one process?",
+         "experiments.runtime.any_model_ranks --device {device} --layouts 2 --schedules weft --dtypes fp64 "
+         "--recompute 0 --output {file}", 100, _foreign_told, "--only GPT-2",
+         "--only GPT-2 Llama T5 ViT ResNet-50 Mixtral Mamba 'U-Net (torch)'"),
+    _case("plan", "Does a plan by hand compute what torch does?"),
+    _case("program", "Does a program of communication compute what its interpreter does?"),
+    _case("optimizer", "Does the sharded optimizer train as one process does?"),
+    _case("offload", "Does what streams carry to the host and back leave gradients as they are?"),
+    _case("graph network", "Does a graph network in chunks train as the whole graph does?", 35),
+    _case("experts", "Do layers of experts compute what a dense mixture does?"),
+    Part("transports", "Which transports work: CUDA IPC, NCCL, symmetric memory?",
+         "weft transports --json --sizes 4KiB 16MiB", 75, _transports_told, "--gpus 0", "--gpus 2", True),
+    Part("planned", "Are planned times and peaks the measured ones, and do four ranks train on one GPU?",
+         "experiments.runtime.gpu_plan --output {file}", 75, _planned_told,
+         "--preset tiny --micro-batches 2 --repeats 1 --time-limit 1", "--preset 1.3b --time-limit 10", True),
+    Part("calibrate", "What do kernels reach of the device's peaks?",
+         "weft calibrate --device {device} --ranks 1 --json --quiet -o {file}", 25, _calibrate_told, "--quick",
+         alone=True),
+    Part("beside torch", "What does a step take beside PyTorch's pipelining schedules over NCCL?",
+         "experiments.runtime.beside_torch --device {device} --only 'five equal blocks' --output {file}", 60,
+         _beside_told, "--rounds 1", "--rounds 5", True),
+    Part("backends", "What do several backends bring beside eager torch and the best single one?",
+         "experiments.runtime.backends --device {device} --output {file}", 120, _backends_told,
+         "--only DCGAN --batches 1 --backends eager --measure 10 --seconds 1",
+         "--only GPT-2 --batches 8 --measure 25 --seconds 2 --trial 25", True),
 )
 
 
@@ -213,17 +187,13 @@ def ranks_for(case: str, device: str) -> int:
     return 2 if device == "cpu" or case == "pipeline" or not lacks_gpus(2) else 1
 
 
-def run_case(case: str, device: str, output: Path) -> int:
-    """The ranks of one of :data:`~experiments.lib.gpu_cases.CASES`; writes the worst that they found."""
-    code = f"import json\nfrom experiments.lib.gpu_cases import told\nprint(json.dumps(told({case!r}, {device!r})))"
-    ended = launch_local(ranks_for(case, device), [sys.executable, "-c", code], timeout=600)
-    if any(end.code for end in ended):
-        bad = next(end for end in ended if end.code)
-        sys.stderr.write(bad.errors or f"a rank ended with exit code {bad.code}\n")
-        return 1
-    found = max((json.loads(end.output.splitlines()[-1]) for end in ended), key=lambda one: float(one["error"]))
+def run_case(case: str, device: str, output: Path) -> bool:
+    """The ranks of one of :data:`~experiments.lib.gpu_cases.CASES`; writes the worst that they found, and says whether
+    that is bad."""
+    found = max(on_ranks(gpu_cases.told, ranks_for(case, device), case, device, timeout=600),
+                key=lambda one: float(one["error"]))
     output.write_text(json.dumps(found))
-    return 0 if found["error"] <= TOLERANCE else 1
+    return bool(found["error"] > TOLERANCE)
 
 
 def run_part(part: Part, device: str, factor: float) -> Row:
@@ -232,8 +202,8 @@ def run_part(part: Part, device: str, factor: float) -> Row:
     with tempfile.TemporaryDirectory() as folder, open(f"{folder}/out", "w+b") as out, open(f"{folder}/err", "w+b"
                                                                                            ) as err:
         file = Path(folder) / "found.json"
-        command = [sys.executable, "-m", *part.words(device, file)]
-        with children([Start(command, {**os.environ, "OMP_NUM_THREADS": "1"}, out, err)]) as (process,):
+        start = Start(part.command(device, file), {**os.environ, "OMP_NUM_THREADS": "1"}, out, err)
+        with children([start]) as (process,):
             while process.poll() is None and time.monotonic() - began < limit:
                 time.sleep(LOOK)
             code = process.returncode
@@ -289,16 +259,8 @@ def page(content: Mapping[str, Any]) -> str:
         "\n\n" + "\n".join(["| part | question | good | took | found |", "|---|---|---|---|---|", *rows]) + "\n")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run all parts and write what they found; exits with 1 where one is not good, with 2 where there is no GPU."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a dry run in small")
-    parser.add_argument("--only", nargs="+", choices=[part.name for part in PARTS], help="some of the parts")
-    parser.add_argument("--limits", type=float, default=1.0, metavar="FACTOR", help="of each part's seconds")
-    parser.add_argument("--page", action="store_true", help="only write the page anew from the file")
-    parser.add_argument("--output", type=Path, default=RESULTS / "gpu.json")
-    parser.add_argument("--case", choices=CASES, help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
+@script("gpu.json", device="cuda", only=(), limits=1.0, page=False, case="")
+def main(options: Namespace, record: Record) -> int:
     if options.device == "cuda" and not options.page and not torch.cuda.is_available():
         print("no CUDA device: this machine has no GPU that torch can use; --device cpu runs all parts in small on the "
               "CPU", file=sys.stderr)
@@ -306,8 +268,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.case:
         return run_case(options.case, options.device, options.output)
     if not options.page:
-        record, rows = Record(options.output), dict[str, Row]()
-        chosen = [part for part in PARTS if options.only is None or part.name in options.only]
+        rows: dict[str, Row] = {}
+        chosen = [part for part in PARTS if not options.only or part.name in options.only]
         for row in _rows(chosen, options.device, options.limits):
             rows[row.name] = row
             print(f"{row.name:13} {'good' if row.good else 'NOT GOOD':8} {row.seconds:6.1f} s  {row.said}", flush=True)
@@ -316,8 +278,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
     content = json.loads(options.output.read_text())
     if options.output == RESULTS / "gpu.json":
         write_atomically(PAGE, page(content))
-    return 0 if all(row["good"] for row in content["parts"]) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return not all(row["good"] for row in content["parts"])

@@ -13,16 +13,17 @@ from __future__ import annotations
 import gc
 import json
 import statistics
-import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from experiments.lib.model_configs import CONFIGS
-from experiments.lib.provenance import begun
+from experiments.lib.provenance import Record, Row
+from experiments.lib.script import script
 from weft.app.config_spec import config_specs
 from weft.models.candidates.gpu_costs import layer_costs
 from weft.models.hardware.devices import DEVICES
@@ -105,25 +106,20 @@ def modelled(config: Mapping[str, Any], batch: int, tokens: int, device: str) ->
     return Measured(layer.forward, layer.backward, layer.activation_bytes)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print and write."""
-    options, record = begun(__doc__, arguments, "gpu_layers.json", models=tuple(MODELS), tokens=int)
+def row(name: str, asked: int | None, title: str) -> Row:
+    """One model, on the GPU of that ``title``."""
     where = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    title = torch.cuda.get_device_name() if where.type == "cuda" else "cpu"
     sheet = next((name for name in DEVICES if name in title.lower() and name != "cpu"), "h200")
-    rows = []
-    for name in options.models:
-        batch, tokens = MODELS.get(name, (1, 4096))
-        tokens = options.tokens or tokens
-        ours, found = modelled(CONFIGS[name], batch, tokens, sheet), of_a_layer(CONFIGS[name], batch, tokens, where)
-        rows.append({"model": name, "batch": batch, "tokens": tokens, "measured": found._asdict(), "modelled": {
-            **{key: value / max(getattr(found, key), 1e-12) for key, value in ours._asdict().items()},
-            "both": (ours.forward + ours.backward) / (found.forward + found.backward)}})
-        print(json.dumps(rows[-1]), flush=True)
-        record.write({"device": title, "rows": rows,
-                      "median": statistics.median(row["modelled"]["both"] for row in rows)})
-    return 0
+    batch, tokens = MODELS.get(name, (1, 4096))
+    tokens = asked or tokens
+    ours, found = modelled(CONFIGS[name], batch, tokens, sheet), of_a_layer(CONFIGS[name], batch, tokens, where)
+    return {"model": name, "batch": batch, "tokens": tokens, "measured": found._asdict(), "modelled": {
+        **{key: value / max(getattr(found, key), 1e-12) for key, value in ours._asdict().items()},
+        "both": (ours.forward + ours.backward) / (found.forward + found.backward)}}
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+@script("gpu_layers.json", models=tuple(MODELS), tokens=int)
+def main(options: Namespace, record: Record) -> None:
+    title = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    record.rows((row(name, options.tokens, title) for name in options.models), lambda rows: {
+        "median": statistics.median(row["modelled"]["both"] for row in rows)}, device=title)

@@ -19,6 +19,7 @@ import itertools
 import platform
 import sys
 import tempfile
+from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from experiments.lib.provenance import begun
+from experiments.lib.provenance import Record, Row
+from experiments.lib.script import script
 from experiments.lib.small_gpt import Config, batch, cut, layer, loss
 from weft.runtime.interface.optim import AdamA
 from weft.runtime.interface.precision import MasterWeights
@@ -122,7 +124,7 @@ def plans(costs: Sequence[StageCosts], preset: str, optimizer: str, micro_batche
 # -- measured ----------------------------------------------------------------------------------------------------------
 
 
-def checked(name: str, schedule: Schedule, folder: Path, config: Config, repeats: int) -> dict[str, Any]:
+def checked(name: str, schedule: Schedule, folder: Path, config: Config, repeats: int) -> Row:
     """All ranks of ``schedule`` alone: what they took against what was planned."""
     path = folder / f"{name}.plan.json"
     save_plan(plan_of(schedule), path)
@@ -140,7 +142,7 @@ def checked(name: str, schedule: Schedule, folder: Path, config: Config, repeats
         "backward": schedule.solver.get("backward", "full"), **found.to_json()}
 
 
-def together(path: Path) -> dict[str, Any]:
+def together(path: Path) -> Row:
     """All ranks at once on this machine's one device, over shared memory."""
     ended = launch_local(RANKS, [sys.executable, "-m", "weft", "replay", str(path), "--stages",
                                  "experiments.runtime.gpu_plan:stages", "--transport", "shared", "--timeout", "300"],
@@ -149,8 +151,7 @@ def together(path: Path) -> dict[str, Any]:
             "errors": [end.errors.splitlines()[-1] for end in ended if end.code and end.errors]}
 
 
-def run(preset: str, optimizer: str, micro_batches: int, repeats: int, time_limit: float,
-        shared: bool) -> dict[str, Any]:
+def run(preset: str, optimizer: str, micro_batches: int, repeats: int, time_limit: float, shared: bool) -> Row:
     """The whole experiment."""
     config, device = PRESETS[preset], _where()
     costs = measure_stages(_training(config, _OneAtATime(config)), device=device, repeats=max(repeats, 3))
@@ -158,7 +159,7 @@ def run(preset: str, optimizer: str, micro_batches: int, repeats: int, time_limi
     parameters = sum(cost.parameter_bytes for cost in costs) // DTYPE.itemsize
     print(f"{preset}: {parameters / 1e9:.3f} billion parameters, {RANKS} ranks, {micro_batches} micro-batches of "
           f"{config.sequences} x {config.length} tokens, on {device}", flush=True)
-    found: dict[str, Any] = {}
+    found: Row = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, schedule in plans(costs, preset, optimizer, micro_batches, time_limit).items():
             found[name] = checked(name, schedule, Path(folder), config, repeats)
@@ -172,31 +173,13 @@ def run(preset: str, optimizer: str, micro_batches: int, repeats: int, time_limi
             "tolerance": TOLERANCE, "within_tolerance": within, **found}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the experiment and write its numbers; exits with 1 if a GPU's are not within 5 % of the plan."""
-    on_gpu = torch.cuda.is_available()
-    options, record = begun(__doc__, arguments, "gpu_plan.json", preset=("1.3b" if on_gpu else "tiny",),
-                            optimizer=("adam",), micro_batches=8, repeats=5, time_limit=20.0, no_shared=False)
-    if not on_gpu:
-        print("no GPU here: this runs on a CPU, where times are too unsteady to be held to anything")
-    results = {}
+@script("gpu_plan.json", preset=("1.3b" if torch.cuda.is_available() else "tiny",), optimizer=("adam",),
+        micro_batches=8, repeats=5, time_limit=20.0, no_shared=False)
+def main(options: Namespace, record: Record) -> bool:
+    results: dict[str, Row] = {}
     for preset, optimizer in itertools.product(options.preset, options.optimizer):
         results[f"{preset} {optimizer}"] = run(preset, optimizer, options.micro_batches, options.repeats,
                                                options.time_limit, not options.no_shared)
         record.write(results)
-    for name, result in results.items():
-        for schedule in ("1F1B", "weft"):
-            print(f"{name:12} {schedule:5}  {_line(result[schedule])}")
-    together_ran = all(options.no_shared or not any(result["together"]["codes"]) for result in results.values())
-    held = not on_gpu or all(result["within_tolerance"] for result in results.values())
-    return 0 if together_ran and held else 1
-
-
-def _line(row: Mapping[str, Any]) -> str:
-    peaks = " ".join(format(ratio, ".3f") for ratio in row["peak_ratios"])
-    return (f"planned {row['planned_s'] * 1e3:9.2f} ms  measured / planned {row['time_ratio']:.3f}  peak {peaks}  "
-            f"{row['tokens_per_s']:.0f} tokens/s  executor's own {row['own_share']:.2%}")
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return any((found["on_gpu"] and not found["within_tolerance"])
+               or (not options.no_shared and any(found["together"]["codes"])) for found in results.values())

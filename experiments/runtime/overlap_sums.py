@@ -5,29 +5,27 @@
 Two copies of two ranks train four stages in a V, or two in a row. Passes sleep, so that a busy machine delays no one;
 parameters are real, and their gradients are summed by the trainer itself, over gloo. A sum is over no sooner than an
 emulated link has carried its bytes, one after another on each rank. Planned is the schedule, stretched to what its step
-takes when sums take nothing, as a pipeline's plan is, and behind the last backward of a stage its sum, on the link;
-``in turn`` is what a step would take if sums came behind all blocks. Writes ``overlap_sums.json``; exits with 1 where a
-step takes :data:`CLOSE` more or less than planned.
+takes when sums take nothing, as a pipeline's plan is, and behind the last backward of a stage its sum, on the link.
+Writes ``overlap_sums.json``; exits with 1 where a step takes :data:`CLOSE` more or less than planned.
 """
 
 from __future__ import annotations
 
-import json
 import statistics
-import sys
 import time
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from experiments.lib.provenance import begun
+from experiments.lib.provenance import Record, Row
+from experiments.lib.script import on_ranks, script
 from weft.runtime.interface.training import Boundary, Training
 from weft.runtime.plan.plan import Plan, plan_of
 from weft.runtime.plan.program import StageWork
-from weft.runtime.ranks.launch import launch_local
 from weft.runtime.ranks.session import join
 from weft.runtime.ranks.stopwatch import sleep_until
 from weft.runtime.replay.stepping import TOGETHER, Stepping, stages_of
@@ -107,8 +105,8 @@ def plan_in(shape: str) -> Plan:
     return plan_of(baseline(name, problem, MICRO_BATCHES))
 
 
-def planned(plan: Plan, seconds: float, stretch: float) -> tuple[float, float]:
-    """The step with sums beside blocks, which take ``stretch`` times as long, and with sums behind all of them."""
+def planned(plan: Plan, seconds: float, stretch: float) -> float:
+    """The step with sums beside blocks, which take ``stretch`` times as long."""
     whole = []
     for rank in range(RANKS):
         free = 0.0
@@ -117,12 +115,11 @@ def planned(plan: Plan, seconds: float, stretch: float) -> tuple[float, float]:
         for end in own:
             free = max(free, end) + seconds
         whole.append(free)
-    stages = max(len(stages_of(plan, rank)) for rank in range(RANKS))
-    return max(whole), stretch * plan.makespan + stages * seconds
+    return max(whole)
 
 
-def rank_main(shape: str, seconds: float, steps: int) -> None:
-    """One rank of one copy: process 0 prints what each step took."""
+def on_rank(shape: str, seconds: float, steps: int) -> list[float]:
+    """One rank of one copy: what each step took."""
     with join(120, replicas=COPIES) as session:
         vars(reduction)["dist"] = _Link(seconds)
         plan = plan_in(shape)
@@ -138,34 +135,25 @@ def rank_main(shape: str, seconds: float, steps: int) -> None:
             stepping.step()
             found.append(time.perf_counter() - moment)
         stepping.close()
-    print(json.dumps(found[len(TOGETHER):]))
+    return found[len(TOGETHER):]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a line for each case, and write them; 1 if a step is not as planned."""
-    if (words := list(sys.argv[1:] if arguments is None else arguments))[:1] == ["--rank"]:
-        rank_main(words[1], float(words[2]), int(words[3]))
-        return 0
-    options, record = begun(__doc__, words, "overlap_sums.json", steps=7)
-    rows: list[dict[str, Any]] = []
+def measured(steps: int) -> Iterator[Row]:
+    """All cases, each beside what is planned."""
     for shape in SHAPES:
         plan, stretch = plan_in(shape), 1.0
         for seconds in (0.0, *SUMS):
-            ended = launch_local(RANKS * COPIES, [sys.executable, "-m", "experiments.runtime.overlap_sums", "--rank",
-                                                  shape, str(seconds), str(options.steps)], timeout=120)
-            if any(end.code for end in ended):
-                raise SystemExit("\n".join(end.errors for end in ended))
-            took = statistics.median(json.loads(ended[0].output.splitlines()[-1]))
+            took = statistics.median(on_ranks(on_rank, RANKS * COPIES, shape, seconds, steps, timeout=120)[0])
             if not seconds:
                 stretch = took / plan.makespan
                 continue
-            beside, in_turn = planned(plan, seconds, stretch)
-            rows.append({"shape": shape, "sum": seconds, "planned": beside, "in turn": in_turn, "measured": took,
-                         "stretch": stretch, "ratio": took / beside})
-            print(json.dumps(rows[-1]), flush=True)
-    record.write({"ranks": RANKS, "copies": COPIES, "micro_batches": MICRO_BATCHES, "pass": PASS, "rows": rows})
-    return int(any(abs(row["ratio"] - 1) > CLOSE for row in rows))
+            beside = planned(plan, seconds, stretch)
+            yield {"shape": shape, "sum": seconds, "planned": beside, "measured": took, "stretch": stretch,
+                   "ratio": took / beside}
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+@script("overlap_sums.json", steps=7)
+def main(options: Namespace, record: Record) -> bool:
+    rows = record.rows(measured(options.steps), lambda rows: {"pass": PASS}, ranks=RANKS, copies=COPIES,
+                       micro_batches=MICRO_BATCHES)
+    return any(abs(row["ratio"] - 1) > CLOSE for row in rows)

@@ -19,18 +19,20 @@ period then. Writes ablation_period.json.
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from experiments.lib.extended import extended, widened
 from experiments.lib.generated import problem, suite
-from experiments.lib.provenance import begun
+from experiments.lib.provenance import Record, Row
+from experiments.lib.script import script
 from experiments.period import scale
+from experiments.step.annealer import searched
 from tests.oracles.streams import drawn_stream
 from weft.app.lib.placements import SEARCHES
 from weft.solver.baselines import NotApplicable
@@ -42,8 +44,7 @@ from weft.solver.period.improvers.starts import STARTS, one_at_a_time
 from weft.solver.period.registry import OPTIONAL as OF_PERIODS
 from weft.solver.period.search import find_period
 from weft.solver.problem import Problem
-from weft.solver.schedule import Schedule
-from weft.solver.step.search import OF_CHOICES, OPTIONAL, Infeasible, Search
+from weft.solver.step.search import OF_CHOICES, OPTIONAL, Infeasible
 from weft.solver.ticks import TickProblem
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Run
@@ -111,59 +112,51 @@ def drawn(every: int, seed: int) -> Iterator[Drawn]:
         yield Drawn(large.name, "large", large, 2 * devices if devices <= 32 else devices)
 
 
-def _searched(case: Drawn, budget: Budget) -> Schedule:
+def _searched(case: Drawn, budget: Budget) -> tuple[float, float]:
+    """The makespan, and its bound."""
     if isinstance(case.problem, WideProblem):
         assert isinstance(case.run, Run)
         tree = tree_of(case.problem, case.run, budget)
         with budget.limited():
             tree.run()
-        return result_of(tree, case.problem)
-    assert isinstance(case.run, int)
-    search = Search(case.problem, case.run, budget)
+        found = result_of(tree, case.problem)
+    else:
+        assert isinstance(case.run, int)
+        found = searched(case.problem, case.run, budget)
+    return found.makespan, found.makespan_bound
+
+
+def _period(case: Drawn, budget: Budget) -> tuple[float, float]:
+    """The shortest period found, and the longest that is refuted."""
+    assert isinstance(case.problem, Problem)
+    instance = TickProblem.of(case.problem)
     with budget.limited():
-        for _ in search.steps():
-            if budget.spent:
-                break
-    return search.result()
+        bracket = find_period(instance, one_at_a_time(instance), budget)
+    return float(bracket.best.period), float(bracket.refuted)
 
 
-def measured(case: Drawn, effort: float, without: frozenset[str]) -> dict[str, Any]:
-    """The makespan, its bound, and the CPU seconds that the search took."""
+def measured(case: Drawn, effort: float, without: frozenset[str], period: bool) -> Row:
+    """The makespan or period, its bound, and the CPU seconds that the search took."""
     budget = Budget(deterministic=effort, now=time.process_time, without=without)
-    try:
-        found = _searched(case, budget)
-    except Infeasible:
-        return {"makespan": None, "bound": None, "seconds": round(budget.elapsed, 3)}
-    return {"makespan": found.makespan, "bound": found.makespan_bound, "seconds": round(budget.elapsed, 3)}
+    value: float | None = None
+    bound: float | None = None
+    with suppress(Infeasible, NotApplicable):
+        value, bound = (_period if period else _searched)(case, budget)
+    return {"makespan": value, "bound": bound, "seconds": round(budget.elapsed, 3)}
 
 
-def measured_period(case: Drawn, effort: float, without: frozenset[str]) -> dict[str, Any]:
-    """The shortest period found, the longest that is refuted, and the CPU seconds that the search took."""
-    assert not isinstance(case.problem, WideProblem)
-    budget = Budget(deterministic=effort, now=time.process_time, without=without)
-    try:
-        instance = TickProblem.of(case.problem)
-        with budget.limited():
-            bracket = find_period(instance, one_at_a_time(instance), budget)
-    except NotApplicable:
-        return {"makespan": None, "bound": None, "seconds": round(budget.elapsed, 3)}
-    return {"makespan": float(bracket.best.period), "bound": float(bracket.refuted),
-            "seconds": round(budget.elapsed, 3)}
-
-
-def compared(case: Drawn, effort: float, parts: Sequence[str], period: bool) -> dict[str, Any]:
+def compared(case: Drawn, effort: float, parts: Sequence[str], period: bool) -> Row:
     """One problem: the whole search, and without each of ``parts``."""
-    measure = measured_period if period else measured
     asked = Asked()
-    runs = {"whole": measure(case, effort, asked)}
+    runs = {"whole": measured(case, effort, asked, period)}
     for name in parts:
         if name not in OF_CHOICES or isinstance(case.problem, WideProblem):
             came = not asked.names.isdisjoint(PARTS[name])
-            runs[name] = measure(case, effort, PARTS[name]) if came else runs["whole"]
+            runs[name] = measured(case, effort, PARTS[name], period) if came else runs["whole"]
     return {"name": case.name, "family": case.family, "runs": runs}
 
 
-def summed_up(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def summed_up(rows: Sequence[Row]) -> Row:
     """By technique: what the answers, bounds and times are without it, each beside the whole search's."""
     found = {}
     for name in dict.fromkeys(name for row in rows for name in row["runs"] if name != "whole"):
@@ -181,39 +174,22 @@ def summed_up(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
             "proven": sum(_proven(other) for _, other in there) - sum(_proven(whole) for whole, _ in there),
             "seconds": round(sum(other["seconds"] for _, other in pairs), 1),
             "of the whole search": round(sum(whole["seconds"] for whole, _ in pairs), 1)}
-    return found
+    return {"summary": found}
 
 
 def _mean(ratios: Sequence[float]) -> float:
     return round(statistics.fmean(ratios), 5) if ratios else 1.0
 
 
-def _proven(run: dict[str, Any]) -> bool:
+def _proven(run: Row) -> bool:
     return bool(run["makespan"] <= run["bound"] * (1 + 1e-9))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Solve, print and write."""
-    options, record = begun(__doc__, arguments, lambda asked: f"ablation{'_period' * asked.period}.json", effort=1.5,
-                            every=24, only="", parts=list(PARTS), seed=1, processes=1, period=False)
+@script(lambda asked: f"ablation{'_period' * asked.period}.json", effort=1.5, every=24, only="", parts=list(PARTS),
+        seed=1, processes=1, period=False)
+def main(options: Namespace, record: Record) -> None:
     chosen = [case for case in drawn(options.every, options.seed) if options.only in case.name + " " + case.family
               and not (options.period and isinstance(case.problem, WideProblem))]
     parts = [name for name in options.parts if not options.period or name in OF_PERIODS]
-    one: Callable[[Drawn], dict[str, Any]] = partial(compared, effort=options.effort, parts=parts,
-                                                     period=options.period)
-    rows: list[dict[str, Any]] = []
-    for row in mapped(one, chosen, options.processes):
-        rows.append(row)
-        summary = summed_up(rows)
-        record.write({"effort": options.effort, "seed": options.seed, "summary": summary, "rows": rows})
-        whole = row["runs"]["whole"]
-        print(f"{row['name']}: {whole}", *(f"\n  without {name}: {run}" for name, run in row["runs"].items()
-                                          if (run["makespan"], run["bound"]) != (whole["makespan"], whole["bound"])),
-              flush=True)
-    for name, of in summed_up(rows).items():
-        print(f"{name:24} {json.dumps(of)}")
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+    one: Callable[[Drawn], Row] = partial(compared, effort=options.effort, parts=parts, period=options.period)
+    record.rows(mapped(one, chosen, options.processes), summed_up, effort=options.effort, seed=options.seed)

@@ -11,19 +11,20 @@ it. Writes annealer.json.
 from __future__ import annotations
 
 import ctypes
-import json
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from experiments.lib.generated import problem, suite
-from experiments.lib.provenance import begun
+from experiments.lib.provenance import Record, Row
+from experiments.lib.script import script
 from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.validate import validate
 from weft.solver.problem import Problem
@@ -81,9 +82,8 @@ def annealed(library: ctypes.CDLL, answer: Schedule, seconds: float, seed: int) 
     return schedule, tried.value
 
 
-def searched(case: Problem, micro_batches: int, seconds: float) -> Schedule:
-    """Weft's answer after so many CPU seconds."""
-    budget = Budget(seconds=seconds, now=time.process_time)
+def searched(case: Problem, micro_batches: int, budget: Budget) -> Schedule:
+    """Weft's answer within ``budget``."""
     search = Search(case, micro_batches, budget)
     with budget.limited():
         for _ in search.steps():
@@ -92,33 +92,31 @@ def searched(case: Problem, micro_batches: int, seconds: float) -> Schedule:
     return search.result()
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Solve, anneal, print and write."""
-    options, record = begun(__doc__, arguments, "annealer.json", every=9, weft=16.0, seconds=4.0, seed=0)
-    rows = []
+def compared(options: Namespace) -> Iterator[Row]:
+    """Weft's answers, and those that are not proven annealed."""
     with tempfile.TemporaryDirectory() as folder:
         library = built(Path(folder))
         for drawn in suite(540, options.seed)[::options.every]:
             case, count = problem(drawn)
             try:
-                answer = searched(case, count, options.weft)
+                answer = searched(case, count, Budget(seconds=options.weft, now=time.process_time))
             except Infeasible:
                 continue
-            row: dict[str, Any] = {"name": case.name, **drawn.family, "weft": answer.makespan,
-                                   "bound": answer.makespan_bound, "annealer": answer.makespan, "moves": 0}
+            row: Row = {"name": case.name, **drawn.family, "weft": answer.makespan, "bound": answer.makespan_bound,
+                        "annealer": answer.makespan, "moves": 0}
             if answer.gap > 0:
                 found, row["moves"] = annealed(library, answer, options.seconds, options.seed)
                 row["annealer"] = min(found.makespan, answer.makespan)
-            rows.append(row)
-            print(f"{case.name}: weft {row['weft']:g}, bound {row['bound']:g}, annealer {row['annealer']:g} "
-                  f"({1 - row['annealer'] / row['weft']:.2%}, {row['moves']} moves)", flush=True)
+            yield row
+
+
+def summary(rows: Sequence[Row]) -> Row:
+    """How many schedules are found to be longer than need be, and by how much."""
     gains = [1 - row["annealer"] / row["weft"] for row in rows]
-    summary = {"problems": len(rows), "open": sum(row["moves"] > 0 for row in rows),
-               "shorter": sum(gain > 1e-9 for gain in gains), "most": round(max(gains, default=0.0), 5)}
-    print(json.dumps(summary))
-    record.write({"weft": options.weft, "seconds": options.seconds, "summary": summary, "rows": rows})
-    return 0
+    return {"summary": {"problems": len(rows), "open": sum(row["moves"] > 0 for row in rows),
+                        "shorter": sum(gain > 1e-9 for gain in gains), "most": round(max(gains, default=0.0), 5)}}
 
 
-if __name__ == "__main__":
-    raise SystemExit(main())
+@script("annealer.json", every=9, weft=16.0, seconds=4.0, seed=0)
+def main(options: Namespace, record: Record) -> None:
+    record.rows(compared(options), summary, weft=options.weft, seconds=options.seconds)

@@ -12,9 +12,9 @@ and the gain says what the search adds. Writes the file of its family; exits wit
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -23,7 +23,8 @@ from typing import Any
 from experiments.lib.extended import extended, widened
 from experiments.lib.generated import problem, suite
 from experiments.lib.known_problems import costs, shapes
-from experiments.lib.provenance import begun
+from experiments.lib.provenance import Record, Row
+from experiments.lib.script import script
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
 from weft.solver.baselines.on_rounds import known_on_rounds
 from weft.solver.choices.partial import first_looks
@@ -84,10 +85,10 @@ def known(case: Drawn) -> Iterator[tuple[str, Schedule]]:
             continue
 
 
-def compared(case: Drawn, effort: float) -> dict[str, Any]:
+def compared(case: Drawn, effort: float) -> Row:
     """One problem: weft's makespan and bound, and the makespans of all known schedules that fit."""
     rivals: dict[str, float] = {}
-    row: dict[str, Any] = {"name": case.problem.name, **case.family, "rivals": rivals}
+    row: Row = {"name": case.problem.name, **case.family, "rivals": rivals}
     try:
         for name, schedule in known(case):
             if schedule.makespan < rivals.get(name, float("inf")) and not violations(schedule, limit=1):
@@ -115,23 +116,10 @@ def is_bad(row: Mapping[str, Any]) -> bool:
     return best is not None and row["weft"] > best * (1 + RELATIVE_TOLERANCE)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Solve a family, print what is bad, and write."""
-    options, record = begun(__doc__, arguments, lambda asked: FAMILIES[asked.family][2], family="suite", every=1,
-                            count=int, effort=float, processes=2)
+@script(lambda asked: FAMILIES[asked.family][2], family="suite", every=1, count=int, effort=float, processes=2)
+def main(options: Namespace, record: Record) -> bool:
     problems, effort, _ = FAMILIES[options.family]
     effort = options.effort or effort
-    rows: list[dict[str, Any]] = []
-    one: Callable[[Drawn], dict[str, Any]] = partial(compared, effort=effort)
-    for row in mapped(one, [*islice(islice(problems(), 0, None, options.every), options.count)], options.processes):
-        rows.append(row)
-        if is_bad(row):
-            print(f"{row['name']}: weft {row.get('error', row['weft'])}, rivals {row['rivals']}", flush=True)
-        if len(rows) % 20 == 0:
-            print(f"{len(rows)}, {sum(row.get('proven', False) for row in rows)} proven", flush=True)
-    record.write({"effort": effort, "rows": rows})
-    return int(any(map(is_bad, rows)))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    one: Callable[[Drawn], Row] = partial(compared, effort=effort)
+    chosen = [*islice(islice(problems(), 0, None, options.every), options.count)]
+    return any(map(is_bad, record.rows(mapped(one, chosen, options.processes), effort=effort)))

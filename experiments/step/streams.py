@@ -9,59 +9,53 @@ slots. The clock of a search is this process's CPU time. Writes what was found o
 
 from __future__ import annotations
 
-import json
 import time
+from argparse import Namespace
 from collections.abc import Sequence
 from itertools import pairwise
 from statistics import mean
-from typing import Any
 
-from experiments.lib.provenance import begun
+from experiments.lib.provenance import Record, Row
+from experiments.lib.script import script
 from tests.oracles.streams import drawn_stream, plain_streamer
 from weft.solver.baselines import baseline
 from weft.solver.cpsat.budget import Budget
+from weft.solver.problem import Problem
+from weft.solver.schedule import Schedule
 from weft.solver.step.search import Search
 
 
-def solved(grid: int, slots: int, seed: int, seconds: float) -> dict[str, Any]:
-    """What a search of ``seconds`` of CPU time finds of one stream, what it starts from, and a plain streamer's."""
-    case = drawn_stream(grid, slots, seed)
-    began = time.process_time()
+def searched(case: Problem, seconds: float) -> Schedule:
+    """What a search of so many CPU seconds finds."""
     search = Search(case, 1, Budget(seconds=seconds, now=time.process_time))
     for _ in search.steps():
         if search.done:  # what follows gains a steady state at most
             break
-    best, took = search.result(), time.process_time() - began
+    return search.result()
+
+
+def solved(grid: int, slots: int, seed: int, seconds: float) -> Row:
+    """What a search of ``seconds`` of CPU time finds of one stream, what it starts from, and a plain streamer's."""
+    case = drawn_stream(grid, slots, seed)
+    began = time.process_time()
+    best, took = searched(case, seconds), time.process_time() - began
     return {"grid": grid, "slots": slots, "seed": seed, "makespan": best.makespan, "bound": best.makespan_bound,
             "known": baseline("stream", case, 1).makespan, "plain": plain_streamer(case), "seconds": round(took, 2)}
 
 
-def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def summary(rows: Sequence[Row]) -> Row:
     """Ratios to the bound, and how often more memory or the search makes an answer worse."""
     ratios = {way: [row[way] / row["bound"] for row in rows] for way in ("makespan", "known", "plain")}
-    return {"problems": len(rows), "proven": sum(row["makespan"] <= row["bound"] for row in rows),
+    return {"summary": {
+            "problems": len(rows), "proven": sum(row["makespan"] <= row["bound"] for row in rows),
             "over_plain": sum(row["makespan"] > row["plain"] for row in rows),
             "worse_with_more_memory": sum(
                 more["makespan"] > less["makespan"] for less, more in pairwise(rows)
                 if (less["grid"], less["seed"]) == (more["grid"], more["seed"])),
-            **{way: {"mean": mean(values), "largest": max(values)} for way, values in ratios.items()}}
+            **{way: {"mean": mean(values), "largest": max(values)} for way, values in ratios.items()}}}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Solve, print and write."""
-    options, record = begun(__doc__, arguments, "streams.json", grids=range(2, 13), slots=range(2, 9), draws=1,
-                            seconds=4.0)
-    rows = []
-    for grid in options.grids:
-        for seed in range(options.draws):
-            for slots in sorted(options.slots):
-                rows.append(solved(grid, slots, seed, options.seconds))
-                print(json.dumps(rows[-1]), flush=True)
-    counts = summary(rows)
-    print(json.dumps(counts))
-    record.write({"seconds": options.seconds, "summary": counts, "rows": rows})
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+@script("streams.json", grids=range(2, 13), slots=range(2, 9), draws=1, seconds=4.0)
+def main(options: Namespace, record: Record) -> None:
+    record.rows((solved(grid, slots, seed, options.seconds) for grid in options.grids for seed in range(options.draws)
+                 for slots in sorted(options.slots)), summary, seconds=options.seconds)

@@ -2,17 +2,16 @@
 
     python -m experiments.weft.tessel_evaluation [--only TEXT] [--effort SECONDS] [--sizes 1 2 4 8 16]
 
-Lin et al., "Tessel", HPCA 2024, section 6: models grow with the GPUs; fp16, Adam, every layer recomputed, a global
-batch of 128. Nothing is run here: all times are the costs of ``models/hardware/devices.py`` and
-``models/layers/collectives.py``, the same for every row, so the ratios say what placement and order give on these
-costs. Compared are, each on the best placement that it allows and that fits and in the micro-batches that suit it best
-(1 to 16 sequences; weft is searched where the best of the others is): tensor parallelism alone; 1F1B on a chain of
-stages on groups of GPUs; 1F1B+ with embeddings on all GPUs; Chimera with two replicas; weft, which chooses among all of
-these shapes, those with embeddings on all GPUs also in two chunks a group, and any order. A step of the optimizer and
-sums of gradients of replicas are left out everywhere.
+Lin et al., "Tessel", HPCA 2024, section 6: models grow with the GPUs (``experiments/data/tessel.yaml``); fp16, Adam,
+every layer recomputed, a global batch of 128. Nothing is run here: all times are the costs of
+``models/hardware/devices.py`` and ``models/layers/collectives.py``, the same for every row, so the ratios say what
+placement and order give on these costs. Compared are, each on the best placement that it allows and that fits and in
+the micro-batches that suit it best (1 to 16 sequences; weft is searched where the best of the others is): tensor
+parallelism alone; 1F1B on a chain of stages on groups of GPUs; 1F1B+ with embeddings on all GPUs; Chimera with two
+replicas; weft, which chooses among all of these shapes, those with embeddings on all GPUs also in two chunks a group,
+and any order. A step of the optimizer and sums of gradients of replicas are left out everywhere.
 
-Assumed where the case does not say: 8 bytes a parameter (fp16 weights, gradients and both moments of Adam;
-``fits_with_16_bytes`` records whether an fp32 master copy and moments would fit if they were divided evenly); machines
+Assumed where the case does not say: 8 bytes a parameter (fp16 weights, gradients and both moments of Adam); machines
 of 8 GPUs with 12.5 GB/s between them; mT5 with the vocabulary of the GPT beside it and learned positions; Flava's texts
 of 512 or 197 tokens beside images of 197 patches.
 """
@@ -20,14 +19,16 @@ of 512 or 197 tokens beside images of 197 patches.
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from experiments.lib.provenance import begun
+from experiments.lib.provenance import Record, Row, given
+from experiments.lib.script import script
 from weft.app.lib.case import Case, CasePlacement, case_of, shape_placement
 from weft.app.lib.options import SearchOptions
 from weft.app.solving.solve import solve_case
@@ -36,82 +37,55 @@ from weft.models.spec.sections import Spec
 from weft.models.spec.spec import parse_spec
 from weft.models.tensor_parallel.group_rows import CHUNKS
 from weft.models.tensor_parallel.shapes import shape_candidates
-from weft.models.tensor_parallel.space import Space, space_of
+from weft.models.tensor_parallel.space import space_of
 from weft.solver.baselines import NotApplicable, baseline
 from weft.solver.judge.validate import violations
-from weft.solver.schedule import Schedule
 from weft.solver.step.search import Infeasible
 
 BATCH = 128
 #: Sequences of a micro-batch, in training.
 SIZES = (1, 2, 4, 8, 16)
-_M = 2**20
 #: Two stages a GPU alone (v, loop) hold as much as one does, and no table fits on one GPU: they are left out.
-SHAPES = "chain, groups, tensor, m, nn, k"
-#: Hidden size -> heads.
-_HEADS = {1024: 16, 3072: 24, 4096: 32, 6144: 48, 8192: 64}
-GPT = ((4, 32, 4096, _M), (8, 40, 6144, _M), (16, 48, 8192, _M), (32, 80, 8192, 3 * _M // 2))
-MT5 = ((4, 24, 1024, _M), (8, 24, 3072, _M), (16, 32, 6144, _M), (32, 40, 8192, 3 * _M // 2))
+SHAPES = ("chain", "groups", "tensor", "m", "nn", "k")
+TRAINED: Row = given("tessel.yaml")
 FLAVA_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 #: Tokens of a text: the most that Flava takes, and as many as an image has patches, which makes the towers equal.
 TEXTS = (512, 197)
 #: What each known schedule is given: its name, and the shapes it can run on.
 RIVALS = {"tensor parallel": ("1f1b", ("tensor",)), "1F1B": ("1f1b", ("chain", "groups")),
           "1F1B+": ("1f1b+", ("m", "nn")), "Chimera": ("chimera", ("x",))}
-TITLES = (*RIVALS, "weft")
 
 
-@dataclass(frozen=True)
-class Model:
-    """One case: ``model`` and ``run`` are sections of a spec, ``run`` with room for micro-batches and their size."""
-
-    name: str
-    gpus: int
-    model: str
-    run: str
-
-    def spec(self, micro_batches: int, size: int) -> Spec:
-        """The spec of the case with so many micro-batches of so many samples."""
-        run = self.run.format(count=micro_batches, size=size)
-        return parse_spec(
-            f"name: {self.name}\nmodel: {self.model}\ncosts: roofline\n"
-            f"cluster: {{gpus: {self.gpus}, memory: 32 GiB, device: v100, bandwidth: 150 GB/s, latency: 20 us, "
-            f"gpus_per_machine: 8}}\n{run}\nplacement: {{backward: [full], shapes: [{SHAPES}]}}\n")
+def spec_of(name: str, gpus: int, model: Row, **run: Row) -> Spec:
+    """The spec of a case; ``run`` is its section of that name."""
+    return parse_spec(json.dumps({
+        "name": name, "model": model, "costs": "roofline", **run,
+        "cluster": {"gpus": gpus, "memory": "32 GiB", "device": "v100", "bandwidth": "150 GB/s", "latency": "20 us",
+                    "gpus_per_machine": 8},
+        "placement": {"backward": ["full"], "shapes": SHAPES}}))
 
 
-def training_cases() -> Iterator[Model]:
-    """GPT and mT5, one of each size."""
-    run = ("training: {{micro_batches: {count}, micro_batch_size: {size}, recompute: true, gradient_bytes: 2, "
-           "optimizer_bytes_per_parameter: 4}}")
-    for gpus, layers, hidden, vocabulary in GPT:
-        yield Model(f"GPT {layers}x{hidden}", gpus, f"{{family: gpt, layers: {layers}, hidden: {hidden}, heads: "
-                    f"{_HEADS[hidden]}, vocabulary: {vocabulary}, sequence: 2048}}", run)
-    for gpus, layers, hidden, vocabulary in MT5:
-        yield Model(f"mT5 {layers}+{layers}x{hidden}", gpus, f"{{family: t5, encoder_layers: {layers}, decoder_layers: "
-                    f"{layers}, hidden: {hidden}, heads: {_HEADS[hidden]}, feed_forward: {4 * hidden}, vocabulary: "
-                    f"{vocabulary}, sequence: 1024, positions: learned}}", run)
-
-
-def flava_case(batch: int, text: int) -> Model:
-    """``batch`` pairs, with texts of ``text`` tokens."""
-    return Model(f"Flava, batch {batch}", 4, "{family: flava, text_layers: 24, image_layers: 24, fusion_layers: 12, "
-                 f"hidden: 4096, heads: 32, sequence: {text}}}",
-                 "inference: {{micro_batches: {count}, micro_batch_size: {size}}}")
+def flava(batch: int, text: int, size: int) -> Spec:
+    """``batch`` pairs with texts of ``text`` tokens, in micro-batches of ``size``."""
+    return spec_of(f"Flava, batch {batch}", 4, {
+        "family": "flava", "text_layers": 24, "image_layers": 24, "fusion_layers": 12, "hidden": 4096, "heads": 32,
+        "sequence": text}, inference={"micro_batches": batch // size, "micro_batch_size": size})
 
 
 @dataclass(frozen=True)
 class Sized:
     """A training case at one size of micro-batch: what weft chooses from, and what the known schedules can run on."""
 
-    space: Space
     case: Case
     everything: Sequence[CasePlacement]
     refused: Mapping[str, str]
 
 
-def sized(model: Model, size: int) -> Sized:
-    """``model`` in micro-batches of ``size`` sequences; raises ``Infeasible`` where nothing fits."""
-    spec = model.spec(BATCH // size, size)
+def sized(name: str, size: int) -> Sized:
+    """A case in micro-batches of ``size`` sequences; raises ``Infeasible`` where nothing fits."""
+    spec = spec_of(name, **TRAINED[name], training={
+        "micro_batches": BATCH // size, "micro_batch_size": size, "recompute": True, "gradient_bytes": 2,
+        "optimizer_bytes_per_parameter": 4})
     space = space_of(spec, family_costs(spec))
     assert space is not None
     both_ways, refused = shape_candidates(space, ("x",), ("full",))
@@ -119,55 +93,41 @@ def sized(model: Model, size: int) -> Sized:
                if candidate.chunks is not None]
     case = case_of(spec)
     case = replace(case, placements=(*case.placements, *(shape_placement(one, space) for one in chunked)))
-    return Sized(space, case, [*case.placements, *(shape_placement(candidate, space) for candidate in both_ways)],
+    return Sized(case, [*case.placements, *(shape_placement(candidate, space) for candidate in both_ways)],
                  dict(case.refused) | {entry.shape: entry.reason for entry in refused})
 
 
-def plan(model: Model, effort: float, sizes: Sequence[int]) -> dict[str, Any]:
-    """One training case: every rival on its best placement and size of micro-batch, weft, and where the difference
-    comes from."""
+def plan(name: str, effort: float, sizes: Sequence[int]) -> Row:
+    """One training case: every rival on its best placement and size of micro-batch, and weft."""
     began = time.process_time()
     at: dict[int, Sized] = {}
+    gpus = TRAINED[name]["gpus"]
     why = ""
     for size in sizes:
         try:
-            at[size] = sized(model, size)
+            at[size] = sized(name, size)
         except Infeasible as refusal:
             why = why or str(refusal)
     if not at:
-        return {"gpus": model.gpus, "refused": why}
-    rivals: dict[str, dict[str, Any]] = {}
-    for title, (name, shapes) in RIVALS.items():
-        found = {size: _best(name, shapes, one.everything, one.case, one.refused) for size, one in at.items()}
+        return {"gpus": gpus, "refused": why}
+    rivals: dict[str, Row] = {}
+    for title, (known, shapes) in RIVALS.items():
+        found = {size: _best(known, shapes, one.everything, one.case, one.refused) for size, one in at.items()}
         size = min(found, key=lambda size: found[size].get("seconds", math.inf))
         rivals[title] = found[size] | ({"micro_batch_size": size} if "seconds" in found[size] else {})
     times = {title: row["seconds"] for title, row in rivals.items() if "seconds" in row}
     size = rivals[min(times, key=lambda title: times[title])]["micro_batch_size"] if times else min(at)
-    space, case = at[size].space, at[size].case
-    best = solve_case(case, SearchOptions(3600.0, effort))
-    chosen = next(p for p in case.placements if p.title == best.solver["placement"])
-    same_order = _in_known_order(chosen, case)
-    evenly = -(-space.graph.parameter_count() * space.bytes_per_parameter // space.gpus)  # each GPU's least share
+    best = solve_case(at[size].case, SearchOptions(3600.0, effort))
     return {
-        "gpus": model.gpus, "parameters": space.graph.parameter_count(), "batch": BATCH, "effort": effort,
-        "sizes": sorted(at), "fits_with_16_bytes": 2 * evenly <= space.capacity,
-        "rivals": rivals,
+        "gpus": gpus, "batch": BATCH, "effort": effort, "sizes": sorted(at), "rivals": rivals,
         "weft": {"seconds": best.makespan, "placement": best.solver["placement"], "micro_batch_size": size,
-                 "period": _period(best),
-                 "samples_per_second": BATCH / best.makespan,
-                 "bound_of_placement": best.makespan_bound,
-                 "bound_over_placements": best.solver.get("bound_over_placements", best.makespan_bound),
-                 "bound_over_any_placement": space.least_period * case.micro_batches,
-                 "alternatives": best.solver.get("alternatives")},
+                 "bound_over_placements": best.solver.get("bound_over_placements", best.makespan_bound)},
         "speedup": {title: value / best.makespan for title, value in times.items()},
-        "comes_from": {} if same_order is None else {
-            title: {"placement": value / same_order, "order": same_order / best.makespan}
-            for title, value in times.items()},
         "cpu_seconds": round(time.process_time() - began, 1)}
 
 
 def _best(name: str, shapes: tuple[str, ...], placements: Sequence[CasePlacement], case: Case,
-          why: Mapping[str, str]) -> dict[str, Any]:
+          why: Mapping[str, str]) -> Row:
     """The fastest that fits of known schedule ``name`` on all placements of ``shapes``; else why there is none."""
     found: list[tuple[bool, float, str]] = []
     for placement in placements:
@@ -189,32 +149,16 @@ def _shape(placement: CasePlacement) -> str:
     return placement.problem.name.rpartition("(")[2].partition(",")[0].rstrip(")")
 
 
-def _in_known_order(placement: CasePlacement, case: Case) -> float | None:
-    """Seconds of the order of 1F1B (with blocks on all GPUs: 1F1B+) on weft's placement, if that fits."""
-    for name in ("1f1b", "1f1b+"):
-        try:
-            schedule = baseline(name, placement.problem, case.micro_batches // placement.replicas)
-        except NotApplicable:
-            continue
-        return None if violations(schedule, limit=1) else schedule.makespan
-    return None
-
-
-def _period(schedule: Schedule) -> float | None:
-    value = schedule.period or schedule.solver.get("repetend_period")
-    return float(value) if isinstance(value, int | float) else None
-
-
-def infer(batch: int, text: int, effort: float) -> dict[str, Any]:
+def infer(batch: int, text: int, effort: float) -> Row:
     """One batch through Flava: tensor parallelism and a chain of stages against weft, each with its best size of
     micro-batches."""
     began = time.process_time()
-    best: dict[str, dict[str, Any]] = {}
+    best: dict[str, Row] = {}
     least: float | None = None
     for size in (2**k for k in range(batch.bit_length())):
         if batch // size > 16:
             continue
-        case = case_of(flava_case(batch, text).spec(batch // size, size))
+        case = case_of(flava(batch, text, size))
         found: dict[str, tuple[float, str]] = {}
         for title, shapes in (("tensor parallel", ("tensor",)), ("pipeline", ("chain", "groups"))):
             row = _best("gpipe", shapes, case.placements, case, {})
@@ -233,15 +177,13 @@ def infer(batch: int, text: int, effort: float) -> dict[str, Any]:
             "cpu_seconds": round(time.process_time() - began, 1)}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Plan all cases, print and write."""
-    options, record = begun(__doc__, arguments, "tessel_evaluation.json", only="", effort=10.0, sizes=SIZES,
-                            batches=FLAVA_BATCHES)
-    report: dict[str, Any] = {"training": {}, "inference": {}}
-    for model in training_cases():
-        if re.search(options.only, model.name):
-            report["training"][model.name] = plan(model, options.effort, options.sizes)
-            print(model.name, report["training"][model.name].get("cpu_seconds"), flush=True)
+@script("tessel_evaluation.json", only="", effort=10.0, sizes=SIZES, batches=FLAVA_BATCHES)
+def main(options: Namespace, record: Record) -> None:
+    report: dict[str, Row] = {"training": {}, "inference": {}}
+    for name in TRAINED:
+        if re.search(options.only, name):
+            report["training"][name] = plan(name, options.effort, options.sizes)
+            print(name, report["training"][name].get("cpu_seconds"), flush=True)
             record.write(report)
     for text, batch in itertools.product(TEXTS, options.batches):
         name = f"Flava, texts of {text}, batch {batch}"
@@ -249,8 +191,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
             report["inference"][name] = infer(batch, text, options.effort / 50)
             print(name, report["inference"][name]["cpu_seconds"], flush=True)
             record.write(report)
-    return 0
-
-
-if __name__ == "__main__":
-    main()

@@ -62,7 +62,7 @@ def keys_of_rows(content: dict[str, Any]) -> set[str]:
 
 def test_every_script_and_every_file_is_in_the_catalogue() -> None:
     scripts = {f"{path.parent.name}.{path.stem}" for path in HOME.glob("*/*.py")
-               if "\nif __name__ ==" in path.read_text()}
+               if "\n@script(" in path.read_text()}
     assert scripts == {experiment.module for experiment in EXPERIMENTS.values()}
     files = {path.relative_to(RESULTS).with_suffix("").as_posix() for path in RESULTS.rglob("*.json")}
     assert files - {"readme/schedule"} == EXPERIMENTS.keys()

@@ -14,8 +14,8 @@ from experiments.runtime import gpu
 from experiments.runtime.gpu import PARTS, Part
 
 
-def part(name: str, limit: float, *words: str) -> Part:
-    return Part(name, f"Does {name} run?", lambda device, file: [*words], limit, lambda found, output: output[:15])
+def part(name: str, limit: float, words: str) -> Part:
+    return Part(name, f"Does {name} run?", words, limit, lambda found, output: output[:15])
 
 
 def test_without_a_gpu_it_says_so_in_one_sentence(
@@ -29,8 +29,8 @@ def test_without_a_gpu_it_says_so_in_one_sentence(
 
 def test_a_part_that_fails_or_hangs_stops_no_other(
         monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    monkeypatch.setattr(gpu, "PARTS", (part("failing", 60, "json.tool", str(tmp_path / "none")),
-                                       part("hanging", 1, "http.server", "0", "--bind", "127.0.0.1"),
+    monkeypatch.setattr(gpu, "PARTS", (part("failing", 60, f"json.tool {tmp_path / 'none'}"),
+                                       part("hanging", 1, "http.server 0 --bind 127.0.0.1"),
                                        part("good", 60, "this")))
     assert gpu.main(["--device", "cpu", "--output", str(tmp_path / "gpu.json")]) == 1
     content = json.loads((tmp_path / "gpu.json").read_text())

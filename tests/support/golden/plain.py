@@ -28,7 +28,7 @@ def runs() -> Iterator[tuple[str, Run]]:
             for memory in (4, 8):
                 yield (f"uniform {name}, {'split' if split else 'whole'}, cap {memory}",
                        partial(_uniform, devices, split, memory, 6))
-    for shape in scale.SHAPES:
+    for shape in generated.SHAPES:
         for split in (False, True):
             yield f"period {shape}, {'split' if split else 'whole'}", partial(_period, shape, 8, split, 1.25)
     yield "period V2 on 32", partial(_period, "V2", 32, False, 2.0)
