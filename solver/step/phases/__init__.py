@@ -16,6 +16,7 @@ from weft.solver.step.phases.first_schedule import FirstSchedule
 from weft.solver.step.phases.longer_periods import LongerPeriods
 from weft.solver.step.phases.moves import Moves
 from weft.solver.step.phases.polish import Polish
+from weft.solver.step.phases.shorter import Shorter
 from weft.solver.step.phases.side_by_side import InTurn, SideBySide
 from weft.solver.step.phases.states import Devices, States
 from weft.solver.step.phases.steady_state import SteadyState
@@ -39,7 +40,7 @@ PHASES: tuple[Phase, ...] = (
     SideBySide(((Moves(), 5),
                 (InTurn((SteadyState(), Completion(), Whole(up_to=_LARGE, at_most=2.0, share=0.2), LongerPeriods(),
                          States(at_most=10.0, share=0.3, no_less=2.0))), 2),
-                (Polish(), 3), (Devices(each=1.0, share=0.1), 1))),
+                (Polish(), 3), (Shorter(), 3), (Devices(each=1.0, share=0.1), 1))),
     SteadyState(),
     Completion(),
     LongerPeriods(),

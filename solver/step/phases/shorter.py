@@ -1,0 +1,55 @@
+"""Makespans between the bound and the best schedule, asked of one model of all operations: refuted, or reached.
+
+First the one in the middle; where that stays open, one nearer the bound. A refuted one is the new bound
+(:mod:`weft.solver.step.shorter`), and the middle of what is left is next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
+from typing import ClassVar
+
+from weft.solver.relations.fixed_order import FixedOrder
+from weft.solver.step.shorter import shorter
+from weft.solver.step.state import State
+
+#: Up to so many operations: the model has a Boolean for every two of a device.
+_MOST_OPERATIONS = 1500
+#: The share of the gap at which a makespan is asked for at first; half of it where one stayed open, down to the least.
+_FIRST, _LEAST = Fraction(1, 2), Fraction(1, 16)
+#: Deterministic seconds for one, for each operation; so many times as many once the least share stays open.
+_EACH, _LONGER = 5e-4, 4
+
+
+@dataclass(frozen=True)
+class Shorter:
+    """Ends when the best is proven optimal."""
+
+    name: ClassVar[str] = "bound"
+    vital: ClassVar[bool] = False
+
+    def due(self, state: State) -> bool:
+        """Where there are not too many operations, and what is proven of them is of makespans."""
+        return (state.operations <= _MOST_OPERATIONS and state.objective == "makespan" and not state.done
+                and not state.instance.mixed_pools)
+
+    def steps(self, state: State) -> Iterator[None]:
+        """One step for every makespan."""
+        share, each = _FIRST, _EACH * state.operations
+        while not state.done:
+            orders, bound = state.incumbent.orders, ceil(state.proven.bound)
+            best = FixedOrder(state.instance, state.micro_batches, orders).makespan
+            than = bound + ceil((best - bound) * share)
+            found = shorter(state.proven, than, state.budget, each, orders)
+            if found.orders is not None:
+                state.incumbent.offer(found.orders, "weft")
+            elif found.bound >= than:
+                state.raise_bound(found.bound)
+            elif share > _LEAST and than > bound + 1:
+                share /= 2
+            else:
+                share, each = _FIRST, each * _LONGER
+            yield
