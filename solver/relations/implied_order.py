@@ -12,22 +12,22 @@ counted, which exist wherever the statement is used; the level of others is at l
 
 The test foresees deadlocks: with room for two activations, one kept for long (a first chunk) and one briefly (a last
 chunk), the next micro-batch's first chunk has to wait, because this one's last would find no room.
+
+*Rounds.* As durations play no part, the micro-batches of a round are ordered like those of one problem
+(:mod:`weft.solver.relations.turns`): what must precede what there does so among the blocks of rounds, too.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from weft.solver.control.clock import checkpoint
-from weft.solver.problem import Dependency
 from weft.solver.relations.graph import RelationGraph, graph_of
+from weft.solver.relations.turns import Turns, turns_of
 from weft.solver.ticks import TickProblem
 
 Order = npt.NDArray[np.int32]
@@ -46,9 +46,8 @@ def implied_order(instance: TickProblem, graph: RelationGraph, micro_batches: in
     """The matrix ``order`` over the nodes of ``graph``, for schedules of ``micro_batches`` micro-batches."""
     order = _by_waits(graph)
     limited = [d for d in instance.distinct_devices if instance.limited(d)]
-    turns = in_turn(instance) if limited else ()
-    if turns:
-        _learn_from_turns(instance, turns, micro_batches, order)
+    if limited and (turns := turns_of(instance)).width > 1:
+        _learn_from_turns(turns, micro_batches, order)
     if micro_batches > 1:
         for _ in range(_MOST_ROUNDS):
             before = order.copy()
@@ -93,48 +92,15 @@ def _by_waits(graph: RelationGraph) -> Order:
     return order
 
 
-def in_turn(instance: TickProblem) -> tuple[tuple[int, ...], ...]:
-    """The blocks that run a round's micro-batches of one block, in turn, for each of these; none unless all blocks are
-    such, and rounds have the same number, two or more, of each."""
-    blocks, index = instance.problem.blocks, instance.problem.index
-    turns = []
-    for first, block in enumerate(blocks):
-        if not block.after or not block.after[-1].distance:
-            continue
-        turn, before = [first], block
-        while before.after and before.after[-1].distance == (before is block) and len(turn) <= len(blocks):
-            last = before.after[-1]
-            before = blocks[index[last.block]]
-            if last.lag or last.link is not None or (before.devices, before.memory, before.workspace) != (
-                    block.devices, block.memory, block.workspace) or before is block:
-                break
-            turn.append(index[last.block])
-        if before is not block:
-            return ()
-        turns.append((turn[0], *reversed(turn[1:])))
-    widths = {len(turn) for turn in turns}
-    alike = len(widths) == 1 and min(widths) > 1 and sum(map(len, turns)) == len(blocks)
-    return tuple(turns) if alike else ()
-
-
-def _learn_from_turns(instance: TickProblem, turns: Sequence[Sequence[int]], rounds: int, order: Order) -> None:
-    """Raise the precedences by those of one problem whose micro-batches a round runs in ``turns``."""
-    width = len(turns[0])
-    place = {i: (n, turn) for n, blocks in enumerate(turns) for turn, i in enumerate(blocks)}
-    each = {(place[arc.source], place[arc.target], arc.distance) for arc in instance.arcs}
-    waits = Counter((i, j, distance * width + turn - before) for (i, before), (j, turn), distance in each)
-    blocks = instance.problem.blocks
-    alike = TickProblem.of(replace(instance.problem, links=(), blocks=tuple(
-        replace(blocks[turn[0]], after=tuple(Dependency(blocks[turns[i][0]].name, distance=distance)
-                                             for (i, j, distance), times in waits.items()
-                                             if j == n and times == width and (i, distance) != (n, 1)))
-        for n, turn in enumerate(turns))))
-    known = implied_order(alike, graph_of(alike), rounds * width)
+def _learn_from_turns(turns: Turns, rounds: int, order: Order) -> None:
+    """Raise the precedences by those of one problem whose micro-batches a round runs in turn."""
+    width, blocks = turns.width, turns.blocks
+    known = implied_order(turns.alike, graph_of(turns.alike), rounds * width)
     for i, j in np.argwhere(known < rounds * width).tolist():
         for turn in range(width) if i != j else ():
             later, other = divmod(turn + int(known[i, j]), width)
-            if later < order[turns[i][turn], turns[j][other]]:
-                _add(order, turns[i][turn], turns[j][other], later)
+            if later < order[blocks[i][turn], blocks[j][other]]:
+                _add(order, blocks[i][turn], blocks[j][other], later)
 
 
 def _learn(instance: TickProblem, device: int, deepest: int, order: Order) -> None:

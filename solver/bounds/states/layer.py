@@ -65,7 +65,7 @@ def after_one_more(system: System, layer: StateLayer, ahead: Outlook, upper: int
     """The states after one more operation, except those with a bound of ``upper`` or more at first sight."""
     rows, blocks = np.nonzero(ahead.runnable)
     start = ahead.start[rows, blocks]
-    end = start + system.durations[blocks]
+    end = start + system.durations[blocks, layer.counts[rows, blocks]]
     short = end + system.tail[blocks, layer.counts[rows, blocks]] < upper
     rows, blocks, start, end = rows[short], blocks[short], start[short], end[short]
     own = np.arange(len(rows))
@@ -97,15 +97,17 @@ def outlook(system: System, layer: StateLayer) -> Outlook:
     for i in blocks:
         start[:, i] = np.maximum(start[:, i], layer.ends[:, system.mates[i], 0].max(axis=1))
     runnable = left & _fits(system, counts)
-    apart = system.durations[waits.source] + waits.lag
+    # From the start of a source's next operation to what the target waits for.
+    apart = waits.lag + system.spent[waits.source, np.clip(wanted + 1, 0, system.micro_batches)] - system.spent[
+        waits.source, counts[:, waits.source]]
     for w, (source, target, distance) in enumerate(zip(waits.source.tolist(), waits.target.tolist(),
                                                        waits.distance.tolist(), strict=True)):
         runnable[:, target] &= there[:, w]
         np.maximum(start[:, target], arrival[:, w], out=start[:, target])
         if distance:  # blocks that have not begun begin no earlier than the next operation
-            later = start[:, source] - (since[:, w] + 1) * system.durations[source] + apart[w]
+            later = start[:, source] + apart[:, w]
             np.maximum(start[:, target], np.where(there[:, w], 0, later), out=start[:, target])
-    return Outlook(start, runnable, _bound(system, layer, left, _followed(system, start, there, since, apart)))
+    return Outlook(start, runnable, _bound(system, layer, left, _followed(system, start, there, apart)))
 
 
 def _fits(system: System, counts: Ints) -> Booleans:
@@ -118,7 +120,7 @@ def _fits(system: System, counts: Ints) -> Booleans:
     return fits
 
 
-def _followed(system: System, start: Ints, there: Booleans, since: Ints, apart: Ints) -> Ints:
+def _followed(system: System, start: Ints, there: Booleans, apart: Ints) -> Ints:
     """The least starts of all blocks' next operations, also by blocks that have not run yet."""
     waits = system.waits
     least = start.copy()
@@ -128,7 +130,7 @@ def _followed(system: System, start: Ints, there: Booleans, since: Ints, apart: 
     for target in system.ranked:
         for w in by_target.get(target, ()):
             source = int(waits.source[w])
-            later = least[:, source] - (since[:, w] + 1) * system.durations[source] + apart[w]
+            later = least[:, source] + apart[:, w]
             np.maximum(least[:, target], np.where(there[:, w], 0, later), out=least[:, target])
     return least
 
@@ -139,9 +141,10 @@ def _bound(system: System, layer: StateLayer, left: Booleans, least: Ints) -> In
     latest = layer.ends[:, :, 0]
     running = latest > layer.now[:, None]
     bound: Ints = np.maximum(layer.now, np.where(running, latest + system.tail[own, ran], 0).max(axis=1))
-    tail = system.tail[own, np.minimum(layer.counts, system.micro_batches - 1)]
-    np.maximum(bound, np.where(left, least + system.durations + tail, 0).max(axis=1), out=bound)
-    work = (system.micro_batches - layer.counts) * system.durations
+    following = np.minimum(layer.counts, system.micro_batches - 1)
+    tail = system.durations[own, following] + system.tail[own, following]
+    np.maximum(bound, np.where(left, least + tail, 0).max(axis=1), out=bound)
+    work = system.spent[:, -1] - system.spent[own, layer.counts]
     for machine in system.machines:
         on = list(machine)
         first = np.where(left[:, on], least[:, on], _LATER).min(axis=1)

@@ -1,7 +1,7 @@
 """Makespans between the bound and the best schedule, asked of one model of all operations: refuted, or reached.
 
-First the one in the middle; where that stays open, one nearer the bound. A refuted one is the new bound
-(:mod:`weft.solver.step.shorter`), and the middle of what is left is next.
+A refuted one is the new bound (:mod:`weft.solver.step.shorter`), and the next is twice as far from it; where one stays
+open, half as far.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from weft.solver.step.state import State
 
 #: Up to so many operations: the model has a Boolean for every two of a device.
 _MOST_OPERATIONS = 1500
-#: The share of the gap at which a makespan is asked for at first; half of it where one stayed open, down to the least.
-_FIRST, _LEAST = Fraction(1, 2), Fraction(1, 16)
+#: The share of the gap at which a makespan is asked for: at first, at least and at most.
+_FIRST, _LEAST, _MOST = Fraction(1, 8), Fraction(1, 16), Fraction(1, 2)
 #: Deterministic seconds for one, for each operation; so many times as many once the least share stays open.
 _EACH, _LONGER = 5e-4, 4
 
@@ -48,8 +48,9 @@ class Shorter:
                 state.incumbent.offer(found.orders, "weft")
             elif found.bound >= than:
                 state.raise_bound(found.bound)
+                share = min(_MOST, 2 * share)
             elif share > _LEAST and than > bound + 1:
                 share /= 2
             else:
-                share, each = _FIRST, each * _LONGER
+                each *= _LONGER
             yield
