@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: blocks that are left out with their cube.
 _MOST_OPERATIONS, _MOST_BLOCKS = 800, 64
 #: Deterministic seconds for a layer, and for a state, of a system of one block: a third of what they take of one core.
-_EACH_LAYER, _EACH_STATE = 4e-6, 3e-7
+_EACH_LAYER, _EACH_STATE = 4e-6, 2e-7
 #: One layer may hold so many times as many states as all on average: searches that ended in time had at most twice as
 #: many, and the others are found out early.
 _WIDEST = 2.5
