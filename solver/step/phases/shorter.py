@@ -21,7 +21,7 @@ _MOST_OPERATIONS = 1500
 #: The share of the gap at which a makespan is asked for: at first, at least and at most.
 _FIRST, _LEAST, _MOST = Fraction(1, 8), Fraction(1, 16), Fraction(1, 2)
 #: Deterministic seconds for one, for each operation; so many times as many once the least share stays open.
-_EACH, _LONGER = 5e-4, 4
+_EACH, _LONGER = 2.5e-4, 4
 
 
 @dataclass(frozen=True)
