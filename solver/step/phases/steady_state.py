@@ -24,8 +24,11 @@ class SteadyState:
     vital: ClassVar[bool] = False
 
     def due(self, state: State) -> bool:
-        """Where there are not too many blocks, and they are no single pass for the least makespan: none repeats."""
-        single = state.micro_batches == 1 and state.objective == "makespan"
+        """Where there are not too many blocks, and they are no single pass: its order is timed as it is wanted, and
+        lanes that share a memory begin the next pass together. Rounds of several micro-batches wait for each other."""
+        instance = state.instance
+        single = (state.micro_batches == 1 and state.objective == "makespan" and bool(instance.mixed_pools)
+                  and not any(arc.distance for arc in instance.arcs))
         return state.periods is None and len(state.problem.blocks) <= _MOST_BLOCKS and not single
 
     def steps(self, state: State) -> Iterator[None]:
