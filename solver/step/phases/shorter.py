@@ -22,6 +22,9 @@ _MOST_OPERATIONS = 1500
 _FIRST, _LEAST, _MOST = Fraction(1, 8), Fraction(1, 16), Fraction(1, 2)
 #: Deterministic seconds for one, for each operation; so many times as many once the least share stays open.
 _EACH, _LONGER = 2.5e-4, 4
+#: Where deterministic time is limited: beside it, as that of states, so large a share of what is left at first. Out of
+#: it, three of 72 golden runs had longer schedules.
+_BESIDE = 0.25
 
 
 @dataclass(frozen=True)
@@ -38,12 +41,17 @@ class Shorter:
 
     def steps(self, state: State) -> Iterator[None]:
         """One step for every makespan."""
-        share, each = _FIRST, _EACH * state.operations
-        while not state.done:
+        share, each, budget = _FIRST, _EACH * state.operations, state.budget
+        left = float("inf") if budget.deterministic is None else budget.share(_BESIDE)
+        while not state.done and left > 0:
             orders, bound = state.incumbent.orders, ceil(state.proven.bound)
             best = FixedOrder(state.instance, state.micro_batches, orders).makespan
             than = bound + ceil((best - bound) * share)
-            found = shorter(state.proven, than, state.budget, each, orders)
+            used = budget.deterministic_used
+            found = shorter(state.proven, than, budget, min(each, left), orders)
+            if budget.deterministic is not None:
+                left -= max(budget.deterministic_used - used, _EACH)
+                budget.deterministic_used = used
             if found.orders is not None:
                 state.incumbent.offer(found.orders, "weft")
             elif found.bound >= than:

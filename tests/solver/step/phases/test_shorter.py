@@ -17,7 +17,7 @@ from weft.solver.step.search import Search
 @pytest.mark.parametrize("seed", range(4))
 def test_bound_and_schedule_meet_at_the_least_makespan(seed: int) -> None:
     problem = uneven(pipeline(v(2), memory=3), random.Random(seed))
-    state = Search(problem, 3, Budget(deterministic=10.0))
+    state = Search(problem, 3, Budget(deterministic=100.0))
     list(FirstSchedule().steps(state))
     assert Shorter().due(state) or state.done
     last = state.makespan_bound
