@@ -37,7 +37,8 @@ class Turns:
     def counted(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """``values`` of the rounds' blocks (x rounds), by block and micro-batch."""
         rounds = values.shape[1]
-        return values[np.array(self.blocks)].transpose(0, 2, 1).reshape(len(self.blocks), rounds * self.width)
+        found: npt.NDArray[np.int64] = values[np.array(self.blocks)].transpose(0, 2, 1)
+        return found.reshape(len(self.blocks), rounds * self.width)
 
 
 def turns_of(instance: TickProblem) -> Turns:
