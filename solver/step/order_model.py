@@ -71,8 +71,8 @@ def reorder(
     """Order the free operations of ``known``, a feasible order, anew for a smaller makespan.
 
     Earlier operations must depend on earlier ones only, and later ones must not precede free ones (true for stretches
-    that are contiguous in time or in periods). ``bound`` is a known lower bound on the
-    makespan, ``implied`` what must precede what in every schedule. Without ``relaxation`` CP-SAT keeps no linear one.
+    that are contiguous in time or in periods). ``bound``: a known lower bound; ``implied``: what must precede what in
+    every schedule. Without ``relaxation`` CP-SAT keeps no linear one.
     Where lanes share a memory no stretch of too long a schedule is ordered anew.
     """
     current, instance = known.makespan, known.instance
@@ -173,16 +173,14 @@ class OrderModel:
 
     def _close(self) -> None:
         self.after = [0] * len(self.free)  # bit j of after[i]: i precedes j
-        # Numbers follow start times, so edges go from smaller to larger numbers.
-        for i, j, _ in checked(sorted(self.edges, reverse=True), 256):
+        for i, j, _ in checked(sorted(self.edges, reverse=True), 256):  # numbers follow start times
             self.after[i] |= self.after[j] | 1 << j
 
     def _precede_by_memory(self) -> None:
         if self.implied is None:
             return
-        pairs = {(i, j) for on in self.instance.blocks_on for i in on for j in on if i != j}
-        known = [(i, j, int(self.implied[i, j])) for i, j in sorted(pairs)]
-        for i, j, distance in known:
+        for i, j in sorted({(i, j) for on in self.instance.blocks_on for i in on for j in on if i != j}):
+            distance = int(self.implied[i, j])
             for m in range(self.fixed.micro_batches - distance):
                 one, other = self.number.get((i, m)), self.number.get((j, m + distance))
                 if one is not None and other is not None and (distance or not self.after[one] >> other & 1):
