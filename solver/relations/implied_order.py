@@ -12,6 +12,9 @@ counted, which exist wherever the statement is used; the level of others is at l
 
 The test foresees deadlocks: with room for two activations, one kept for long (a first chunk) and one briefly (a last
 chunk), the next micro-batch's first chunk has to wait, because this one's last would find no room.
+
+*Rounds.* As durations play no part, the micro-batches of a round are ordered like those of one problem
+(:mod:`weft.solver.relations.turns`): what must precede what there does so among the blocks of rounds, too.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.solver.control.clock import checkpoint
-from weft.solver.relations.graph import RelationGraph
+from weft.solver.relations.graph import RelationGraph, graph_of
+from weft.solver.relations.turns import Turns, turns_of
 from weft.solver.ticks import TickProblem
 
 Order = npt.NDArray[np.int32]
@@ -42,6 +46,8 @@ def implied_order(instance: TickProblem, graph: RelationGraph, micro_batches: in
     """The matrix ``order`` over the nodes of ``graph``, for schedules of ``micro_batches`` micro-batches."""
     order = _by_waits(graph)
     limited = [d for d in instance.distinct_devices if instance.limited(d)]
+    if limited and (turns := turns_of(instance)).width > 1:
+        _learn_from_turns(turns, micro_batches, order)
     if micro_batches > 1:
         for _ in range(_MOST_ROUNDS):
             before = order.copy()
@@ -84,6 +90,17 @@ def _by_waits(graph: RelationGraph) -> Order:
         if distance < order[source, target]:
             _add(order, source, target, distance)
     return order
+
+
+def _learn_from_turns(turns: Turns, rounds: int, order: Order) -> None:
+    """Raise the precedences by those of one problem whose micro-batches a round runs in turn."""
+    width, blocks = turns.width, turns.blocks
+    known = implied_order(turns.alike, graph_of(turns.alike), rounds * width)
+    for i, j in np.argwhere(known < rounds * width).tolist():
+        for turn in range(width) if i != j else ():
+            later, other = divmod(turn + int(known[i, j]), width)
+            if later < order[blocks[i][turn], blocks[j][other]]:
+                _add(order, blocks[i][turn], blocks[j][other], later)
 
 
 def _learn(instance: TickProblem, device: int, deepest: int, order: Order) -> None:

@@ -71,8 +71,8 @@ def reorder(
     """Order the free operations of ``known``, a feasible order, anew for a smaller makespan.
 
     Earlier operations must depend on earlier ones only, and later ones must not precede free ones (true for stretches
-    that are contiguous in time or in periods). ``bound`` is a known lower bound on the
-    makespan, ``implied`` what must precede what in every schedule. Without ``relaxation`` CP-SAT keeps no linear one.
+    that are contiguous in time or in periods). ``bound``: a known lower bound; ``implied``: what must precede what in
+    every schedule. Without ``relaxation`` CP-SAT keeps no linear one.
     Where lanes share a memory no stretch of too long a schedule is ordered anew.
     """
     current, instance = known.makespan, known.instance
@@ -157,12 +157,10 @@ class OrderModel:
                 consumer = (arc.target, m + arc.distance)
                 if consumer in self.number:
                     self.edges.append((self.number[op], self.number[consumer], duration + arc.lag))
+        self._close()
         self._precede_by_memory()
         self._precede_by_order()
-        self.after = [0] * len(self.free)  # bit j of after[i]: i precedes j
-        # Numbers follow start times, so edges go from smaller to larger numbers.
-        for i, j, _ in checked(sorted(self.edges, reverse=True), 256):
-            self.after[i] |= self.after[j] | 1 << j
+        self._close()
         self.head = [max([0, *(self.fixed.arrivals(op, self.earlier))]) for op in self.free]
         #: The longest path from each start to the end.
         self.tail = [self.instance.durations[op[0]] + max([0, *self.fixed.departures(op, self.later)])
@@ -173,15 +171,20 @@ class OrderModel:
         for i, j, distance in sorted(self.edges, reverse=True):
             self.tail[i] = max(self.tail[i], distance + self.tail[j])
 
+    def _close(self) -> None:
+        self.after = [0] * len(self.free)  # bit j of after[i]: i precedes j
+        for i, j, _ in checked(sorted(self.edges, reverse=True), 256):  # numbers follow start times
+            self.after[i] |= self.after[j] | 1 << j
+
     def _precede_by_memory(self) -> None:
         if self.implied is None:
             return
-        pairs = {(i, j) for on in self.instance.blocks_on for i in on for j in on if i != j}
-        known = [(i, j, int(self.implied[i, j])) for i, j in sorted(pairs)]
-        for i, j, distance in known:
-            for block, m in self.free if 0 < distance < self.fixed.micro_batches else ():
-                if block == i and (j, m + distance) in self.number:
-                    self.edges.append((self.number[block, m], self.number[j, m + distance], self.instance.durations[i]))
+        for i, j in sorted({(i, j) for on in self.instance.blocks_on for i in on for j in on if i != j}):
+            distance = int(self.implied[i, j])
+            for m in range(self.fixed.micro_batches - distance):
+                one, other = self.number.get((i, m)), self.number.get((j, m + distance))
+                if one is not None and other is not None and (distance or not self.after[one] >> other & 1):
+                    self.edges.append((one, other, self.instance.durations[i]))
 
     def _precede_by_order(self) -> None:
         """What else is known of what runs before what: nothing, where all that have starts are to be ordered."""

@@ -65,7 +65,7 @@ def after_one_more(system: System, layer: StateLayer, ahead: Outlook, upper: int
     """The states after one more operation, except those with a bound of ``upper`` or more at first sight."""
     rows, blocks = np.nonzero(ahead.runnable)
     start = ahead.start[rows, blocks]
-    end = start + system.durations[blocks]
+    end = start + system.durations[blocks, layer.counts[rows, blocks]]
     short = end + system.tail[blocks, layer.counts[rows, blocks]] < upper
     rows, blocks, start, end = rows[short], blocks[short], start[short], end[short]
     own = np.arange(len(rows))
@@ -82,53 +82,59 @@ def outlook(system: System, layer: StateLayer) -> Outlook:
     The bound is the largest, over the blocks, of the next operation's least start, length and tail; and, over the
     devices, of the least start, the work and the least tail of the rest to run there.
     """
-    waits, counts = system.waits, layer.counts
+    # A column, of one block or wait, is what is looked at: it lies in one piece.
+    waits, counts = system.waits, np.asfortranarray(layer.counts)
     left = counts < system.micro_batches
-    wanted = counts[:, waits.target] - waits.distance  # the micro-batch of the source
-    since = counts[:, waits.source] - 1 - wanted  # the number that the source has started after it; below 0: not yet
+    wanted = np.asfortranarray(counts[:, waits.target]) - waits.distance  # the micro-batch of the source
+    source = np.asfortranarray(counts[:, waits.source])
+    since = source - 1 - wanted  # the number that the source has started after it; below 0: not yet
     there = (wanted < 0) | (since >= 0)
     known = (wanted >= 0) & (since >= 0) & (since < system.ends)
-    ends = layer.ends[np.arange(len(layer))[:, None], waits.source[None, :], np.where(known, since, 0)]
+    ends = np.asfortranarray(layer.ends[np.arange(len(layer))[:, None], waits.source[None, :],
+                                        np.where(known, since, 0)])
     arrival = np.where(known, ends + waits.lag, 0)
 
-    blocks = range(len(system.blocks))
-    start = np.maximum(layer.now[:, None], system.head[np.arange(len(system.blocks))[None, :],
-                                                       np.minimum(counts, system.micro_batches - 1)])
-    for i in blocks:
-        start[:, i] = np.maximum(start[:, i], layer.ends[:, system.mates[i], 0].max(axis=1))
+    last = np.asfortranarray(layer.ends[:, :, 0])
+    start = np.asfortranarray(np.maximum(layer.now[:, None], system.head[
+        np.arange(len(system.blocks))[None, :], np.minimum(counts, system.micro_batches - 1)]))
+    for i, mates in enumerate(system.mates):
+        for mate in mates:
+            np.maximum(start[:, i], last[:, mate], out=start[:, i])
     runnable = left & _fits(system, counts)
-    apart = system.durations[waits.source] + waits.lag
-    for w, (source, target, distance) in enumerate(zip(waits.source.tolist(), waits.target.tolist(),
+    # From the start of a source's next operation to what the target waits for.
+    apart = waits.lag + np.asfortranarray(system.spent[waits.source, np.clip(wanted + 1, 0, system.micro_batches)]
+                                          - system.spent[waits.source, source])
+    for w, (before, target, distance) in enumerate(zip(waits.source.tolist(), waits.target.tolist(),
                                                        waits.distance.tolist(), strict=True)):
         runnable[:, target] &= there[:, w]
         np.maximum(start[:, target], arrival[:, w], out=start[:, target])
         if distance:  # blocks that have not begun begin no earlier than the next operation
-            later = start[:, source] - (since[:, w] + 1) * system.durations[source] + apart[w]
+            later = start[:, before] + apart[:, w]
             np.maximum(start[:, target], np.where(there[:, w], 0, later), out=start[:, target])
-    return Outlook(start, runnable, _bound(system, layer, left, _followed(system, start, there, since, apart)))
+    return Outlook(start, runnable, _bound(system, layer, left, _followed(system, start, there, apart)))
 
 
 def _fits(system: System, counts: Ints) -> Booleans:
     """Whether each block's next operation finds room."""
     level = counts @ system.change.T
-    fits = np.ones(counts.shape, dtype=bool)
+    fits = np.ones(counts.shape, dtype=bool, order="F")
     for device, capacity in enumerate(system.capacity.tolist()):
         takes = np.flatnonzero(system.take[device])
         fits[:, takes] &= level[:, device, None] + system.take[device, takes] <= capacity
     return fits
 
 
-def _followed(system: System, start: Ints, there: Booleans, since: Ints, apart: Ints) -> Ints:
+def _followed(system: System, start: Ints, there: Booleans, apart: Ints) -> Ints:
     """The least starts of all blocks' next operations, also by blocks that have not run yet."""
     waits = system.waits
-    least = start.copy()
+    least = start.copy(order="F")
     by_target: dict[int, list[int]] = {}
     for w in np.flatnonzero(waits.distance == 0).tolist():
         by_target.setdefault(int(waits.target[w]), []).append(w)
     for target in system.ranked:
         for w in by_target.get(target, ()):
             source = int(waits.source[w])
-            later = least[:, source] - (since[:, w] + 1) * system.durations[source] + apart[w]
+            later = least[:, source] + apart[:, w]
             np.maximum(least[:, target], np.where(there[:, w], 0, later), out=least[:, target])
     return least
 
@@ -139,13 +145,13 @@ def _bound(system: System, layer: StateLayer, left: Booleans, least: Ints) -> In
     latest = layer.ends[:, :, 0]
     running = latest > layer.now[:, None]
     bound: Ints = np.maximum(layer.now, np.where(running, latest + system.tail[own, ran], 0).max(axis=1))
-    tail = system.tail[own, np.minimum(layer.counts, system.micro_batches - 1)]
-    np.maximum(bound, np.where(left, least + system.durations + tail, 0).max(axis=1), out=bound)
-    work = (system.micro_batches - layer.counts) * system.durations
+    following = np.minimum(layer.counts, system.micro_batches - 1)
+    tail = system.durations[own, following] + system.tail[own, following]
+    np.maximum(bound, np.where(left, least + tail, 0).max(axis=1), out=bound)
+    work = np.asfortranarray(system.spent[:, -1] - system.spent[own, layer.counts])
+    first, last = np.where(left, least, _LATER), np.where(left, system.tail[:, -1], _LATER)
     for machine in system.machines:
         on = list(machine)
-        first = np.where(left[:, on], least[:, on], _LATER).min(axis=1)
-        last = np.where(left[:, on], system.tail[on, -1], _LATER).min(axis=1)
-        rest = first + work[:, on].sum(axis=1) + last
-        np.maximum(bound, np.where(first < _LATER, rest, 0), out=bound)
+        rest = first[:, on].min(axis=1) + work[:, on].sum(axis=1) + last[:, on].min(axis=1)
+        np.maximum(bound, np.where(left[:, on].any(axis=1), rest, 0), out=bound)
     return bound

@@ -110,9 +110,9 @@ class Dominance:
 
     def _as_far_as_they_reach(self, layer: StateLayer) -> Ints:
         """The ends, with those for which no operation waits any more, or whose transfers have arrived, at one value."""
-        system, waits, counts = self.system, self.system.waits, layer.counts
+        system, waits, counts = self.system, self.system.waits, np.asfortranarray(layer.counts)
         past = (layer.now[:, None] - self._reach)[:, :, None]
-        awaited: npt.NDArray[np.bool_] = np.zeros(layer.ends.shape, dtype=bool)
+        awaited: npt.NDArray[np.bool_] = np.zeros(layer.ends.shape, dtype=bool, order="F")
         for w in self._by_source.tolist():
             source, target = int(waits.source[w]), int(waits.target[w])
             wanted = counts[:, target] - int(waits.distance[w])  # that of the target's next operation

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,8 @@ from weft.solver.bounds.heads import Times, heads, tails
 from weft.solver.control.clock import checkpoint
 from weft.solver.late import nx
 from weft.solver.relations.graph import graph_of
-from weft.solver.relations.implied_order import Order
+from weft.solver.relations.implied_order import Order, implied_order
+from weft.solver.relations.turns import Turns, turns_of
 from weft.solver.ticks import TickProblem
 
 Ints = npt.NDArray[np.int64]
@@ -54,8 +56,8 @@ class System:
 
     ``machines``: the blocks of each device. ``mates``: for each block, all that run on any of its devices. ``change``,
     ``take`` (devices x blocks) and ``capacity`` are of devices whose memory is limited. ``head`` and ``tail`` (blocks x
-    micro-batches): the least time before an operation's start and after its end. ``ends``: the number of last ends of a
-    block that may still be waited for.
+    micro-batches): the least time before an operation's start and after its end. ``durations``: likewise, as those of
+    the micro-batches of a round may differ. ``ends``: the number of last ends of a block that may still be waited for.
     """
 
     micro_batches: int
@@ -77,25 +79,40 @@ class System:
         """The number of operations."""
         return self.micro_batches * len(self.blocks)
 
+    @cached_property
+    def spent(self) -> Ints:
+        """The time that each block takes for its first micro-batches, from none to all."""
+        return np.concatenate([np.zeros((len(self.blocks), 1), dtype=np.int64), self.durations.cumsum(axis=1)], axis=1)
+
 
 @dataclass(frozen=True)
 class Analysis:
-    """The data common to every schedule of ``micro_batches`` micro-batches: the implied ``order``, ``head`` and
-    ``tail`` of every operation, all by block of ``instance``."""
+    """The data common to every schedule of ``micro_batches`` micro-batches: the implied ``order``, ``head``, ``tail``
+    and ``durations`` of every operation, all by block of ``instance``. In that the micro-batches of a round are those
+    of one problem, in ``turns``."""
 
-    instance: TickProblem
+    turns: Turns
     micro_batches: int
     order: Order
     head: Times
     tail: Times
+    durations: Times
+
+    @property
+    def instance(self) -> TickProblem:
+        return self.turns.alike
 
     @classmethod
     def of(cls, instance: TickProblem, micro_batches: int, order: Order) -> Analysis:
         """``order`` is the implied one of the instance's graph. All micro-batches are laid out."""
-        graph, n = graph_of(instance), len(instance.durations)
+        graph, n, turns = graph_of(instance), len(instance.durations), turns_of(instance)
         head = heads(graph, order, micro_batches, micro_batches)
         tail = tails(graph, order, micro_batches, micro_batches)
-        return cls(instance, micro_batches, order[:n, :n], head[:n], tail[:n])
+        durations = np.repeat(np.array(instance.durations, dtype=np.int64)[:, None], micro_batches, axis=1)
+        if turns.width > 1:
+            order, n = implied_order(turns.alike, graph_of(turns.alike), micro_batches * turns.width), len(turns.blocks)
+        return cls(turns, micro_batches * turns.width, order[:n, :n], turns.counted(head), turns.counted(tail),
+                   turns.counted(durations))
 
 
 def system_of(known: Analysis, devices: Collection[int]) -> System:
@@ -119,7 +136,8 @@ def system_of(known: Analysis, devices: Collection[int]) -> System:
     # An end so far back that all its arrivals are past is not needed.
     far = max([0, *(-(-int(lag) // max(1, int(durations[i])))
                     for i, lag in zip(waits.source.tolist(), waits.lag.tolist(), strict=True))])
-    return System(known.micro_batches, tuple(kept), tuple(nx.lexicographical_topological_sort(within)), durations,
+    return System(known.micro_batches, tuple(kept), tuple(nx.lexicographical_topological_sort(within)),
+                  known.durations[kept],
                   tuple(rows), mates, waits, change, take, capacity, known.head[kept], known.tail[kept],
                   min(_MOST_ENDS, 1 + far))
 
@@ -171,7 +189,7 @@ def _chains(known: Analysis, kept: list[int]) -> Ints:
     for on in instance.blocks_on:
         shared[np.ix_(on, on)] = True
     np.fill_diagonal(shared, False)
-    for i, j in np.argwhere(shared & (known.order[:n, :n] <= most)).tolist():
+    for i, j in np.argwhere(shared & (known.order <= most)).tolist():
         distance = int(known.order[i, j])
         ways[distance, i, j] = max(ways[distance, i, j], durations[i])
     if most:

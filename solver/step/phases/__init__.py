@@ -16,6 +16,7 @@ from weft.solver.step.phases.first_schedule import FirstSchedule
 from weft.solver.step.phases.longer_periods import LongerPeriods
 from weft.solver.step.phases.moves import Moves
 from weft.solver.step.phases.polish import Polish
+from weft.solver.step.phases.shorter import Shorter
 from weft.solver.step.phases.side_by_side import InTurn, SideBySide
 from weft.solver.step.phases.states import Devices, States
 from weft.solver.step.phases.steady_state import SteadyState
@@ -33,13 +34,13 @@ PHASES: tuple[Phase, ...] = (
     FirstSchedule(),
     Whole(up_to=_SMALL, at_most=20.0, relaxation=False),
     Whole(up_to=_FEW, at_most=1.0, share=0.3, more_than=_SMALL, relaxation=False),
-    States(at_most=2.0, share=0.5),
     Moves(at_most=1.0, share=0.15, idle=3),
+    States(at_most=2.0, share=0.8),
     Whole(up_to=_MEDIUM, at_most=0.1, share=0.1, more_than=_FEW, relaxation=False),
     SideBySide(((Moves(), 5),
                 (InTurn((SteadyState(), Completion(), Whole(up_to=_LARGE, at_most=2.0, share=0.2), LongerPeriods(),
                          States(at_most=10.0, share=0.3, no_less=2.0))), 2),
-                (Polish(), 3), (Devices(each=1.0, share=0.1), 1))),
+                (Polish(), 3), (Shorter(), 1), (Devices(each=1.0, share=0.1), 1))),
     SteadyState(),
     Completion(),
     LongerPeriods(),

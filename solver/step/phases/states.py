@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from weft.solver.relations.fixed_order import FixedOrder
+from weft.solver.relations.turns import Turns, turns_of
 from weft.solver.step.state import State
 from weft.solver.timing import DeadlockError
 
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 #: Up to so many operations and blocks: what a layer costs beside its states grows with the blocks, and chains through
 #: blocks that are left out with their cube.
 _MOST_OPERATIONS, _MOST_BLOCKS = 800, 64
-#: Deterministic seconds for a layer, and for a state, of a system of one block (CPU seconds of one core, 2.5 GHz).
-_EACH_LAYER, _EACH_STATE = 1e-5, 8e-7
+#: Deterministic seconds for a layer, and for a state, of a system of one block: a third of what they take of one core.
+_EACH_LAYER, _EACH_STATE = 4e-6, 2e-7
 #: One layer may hold so many times as many states as all on average: searches that ended in time had at most twice as
 #: many, and the others are found out early.
 _WIDEST = 2.5
@@ -46,12 +47,13 @@ class States:
 
     def steps(self, state: State) -> Iterator[None]:
         """One search."""
-        found = None
+        known = found = None
         with state.budget.limited():
-            found = _searched(state, _analysis(state), range(len(state.problem.devices)),
+            known = _analysis(state)
+            found = _searched(state, known, range(len(state.problem.devices)),
                               state.budget.share(self.share, self.at_most))
-        if found is not None:
-            _take_over(state, found)
+        if known is not None and found is not None:
+            _take_over(state, found, known.turns)
         yield
 
 
@@ -89,7 +91,7 @@ class Devices:
                     found = _searched(state, known, (*chosen, device), min(self.each, time))
                 if found is None:
                     return
-                time -= _cost(found, {i for d in (*chosen, device) for i in state.instance.blocks_on[d]})
+                time -= _cost(found, {i for d in (*chosen, device) for i in known.instance.blocks_on[d]})
                 bounds[device] = found.bound
                 state.raise_bound(found.bound)
                 yield
@@ -102,7 +104,7 @@ class Devices:
 
 
 def _suits(state: State) -> bool:
-    few = state.operations <= _MOST_OPERATIONS and len(state.problem.blocks) <= _MOST_BLOCKS
+    few = state.operations <= _MOST_OPERATIONS and len(turns_of(state.instance).blocks) <= _MOST_BLOCKS
     # What is proven is of makespans; and states say what has run, not when, which is too little for mixed pools.
     return few and state.objective == "makespan" and not state.instance.mixed_pools
 
@@ -132,18 +134,20 @@ def _cost(found: LeastMakespan, blocks: Collection[int]) -> float:
     return len(blocks) * (_EACH_LAYER * found.layers + _EACH_STATE * found.states)
 
 
-def _take_over(state: State, found: LeastMakespan) -> None:
+def _take_over(state: State, found: LeastMakespan, turns: Turns) -> None:
     """The bound, and the schedule if there is one; a transfer that occupies a link may make it longer than it was."""
     state.proven.raise_to(found.bound)
     if found.sequence is None:
         state.tell()
         return
-    ran = [0] * len(state.problem.blocks)
+    ran = [0] * len(turns.blocks)
     rows: list[list[tuple[int, int]]] = [[] for _ in state.problem.devices]
-    for block in found.sequence:
+    for number in found.sequence:
+        round_, turn = divmod(ran[number], turns.width)
+        block = turns.blocks[number][turn]
         for device in state.problem.blocks[block].devices:
-            rows[device].append((block, ran[block]))
-        ran[block] += 1
+            rows[device].append((block, round_))
+        ran[number] += 1
     try:
         kept = state.incumbent.offer(rows, "weft")
     except DeadlockError:  # of a wait that reaches too far back for the search to follow
