@@ -131,13 +131,14 @@ def _settled(ranks: Ranks, machine: Machine, cuts: Cuts) -> PipelineDecision:
     if best is not None:
         quickest = best.best if run is None else least([best.best, run])
         chosen = best, quickest, quickest.settled()
-    plan = ranks.told_plan(lambda: None if chosen is None else plan_of(chosen[2]), "planning")
+    memory = None if chosen is None else chosen[1].memory
+    plan = ranks.told_plan(lambda: None if chosen is None or memory is not None else plan_of(chosen[2]), "planning")
     places = ranks.told(lambda: None if chosen is None else chosen[0].places, "planning")
-    assert plan is not None and places is not None
-    with ranks.stepping(places, plan) as steps:
-        steps.step()
-        memory = steps.memory(() if chosen is None else chosen[1].calibration.timelines)
-    decision = None if chosen is None else _decision(ranks, machine, *chosen, memory, cuts)
+    assert places is not None
+    if plan is not None:
+        with ranks.stepping(places, plan) as steps:
+            memory = steps.memory()
+    decision = None if chosen is None or memory is None else _decision(ranks, machine, *chosen, memory, cuts)
     plan = ranks.told_plan(lambda: None if decision is None else decision.plan, "planning")
     told = ranks.told(lambda: None if decision is None else (decision.notes, decision.peaks, decision.lasts),
                       "planning")
@@ -152,7 +153,8 @@ def _decision(ranks: Ranks, machine: Machine, tried: Tried, run: StagesRun, sche
     under_way = 0 if memory.sends_at_once else OPEN_SENDS
     held = held_bytes(tried.costs, machine.ranks, options.micro_batches, with_masters, under_way)
     if memory.sends_at_once:
-        held = [own + waits for own, waits in zip(held, memory.waiting, strict=True)]
+        waiting = memory.waiting(plan_of(schedule), run.calibration.timelines)
+        held = [own + waits for own, waits in zip(held, waiting, strict=True)]
     schedule = schedule.with_solver(static_memory=held, peak_memory=peak_bytes(
                                         tried.costs, schedule, held, memory.slots),
                                     stages_alone=run.schedule.makespan, medians=run.alone,
