@@ -25,6 +25,7 @@ from torch._C._profiler import ProfilerActivity, ProfilerConfig, ProfilerState, 
 from weft.runtime.ranks.allocator import keep_freed_memory
 
 T = TypeVar("T")
+SCOPES = {RecordScope.USER_SCOPE}  # recorded beside allocations: no operators, which take several times as long
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +65,14 @@ def memory_of(run: Callable[[], T], device: torch.device,
         return result, Memory(torch.cuda.memory_allocated(device) - before,
                               torch.cuda.max_memory_allocated(device) - before)
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else the profiler reports to standard error
-    config, kinds = ProfilerConfig(ProfilerState.KINETO, False, True, False, False, False, _ExperimentalConfig()), {
-        ProfilerActivity.CPU}
-    _prepare_profiler(config, kinds)
-    _enable_profiler(config, kinds, {RecordScope.USER_SCOPE})  # type: ignore[call-arg]  # operators are not recorded
+    config = ProfilerConfig(ProfilerState.KINETO, False, True, False, False, False, _ExperimentalConfig())
+    _prepare_profiler(config, {ProfilerActivity.CPU})
+    _enable_profiler(config, {ProfilerActivity.CPU}, SCOPES)  # type: ignore[call-arg]
     try:
         result = run()
     finally:
         watched = _disable_profiler()
-    blocks = [(event.start_ns(), i, event.nbytes())
+    blocks = [(event.start_ns(), i, event.nbytes())  # type: ignore[attr-defined]
               for i, event in enumerate(watched.events()) if event.name() == "[memory]"]
     level = peak = 0
     for _, _, size in sorted([*blocks, *((moment, -1, -size) for moment, size in elsewhere)]):

@@ -19,10 +19,9 @@ from torch import Tensor
 
 from weft.runtime.execute.executor import Executor
 from weft.runtime.interface.training import Training
-from weft.runtime.measure.measure import memory_of
+from weft.runtime.measure.measure import memories, memory_of
 from weft.runtime.plan.buffers import BufferTable, waiting_bytes
 from weft.runtime.plan.plan import Plan
-from weft.runtime.plan.program import Work
 from weft.runtime.plan.timeline import Measured, Timeline
 from weft.runtime.ranks.session import Session
 from weft.runtime.replay.options import seconds_in_unit
@@ -50,12 +49,10 @@ class StepMemory:
     def waiting(self, schedule: Plan, steps: Sequence[Timeline]) -> tuple[int, ...]:
         """Results that wait for room at their receivers, by the times of ``schedule``, whose order is the plan's, or by
         the median of the timed ``steps`` where that is more."""
-        runs: list[dict[Work, tuple[float, float]]] = []
-        for step in steps:
-            laps = {(lap.block, lap.micro_batch): (lap.start, lap.end) for lap in step.operations}
-            runs.append({work: laps[schedule.problem.blocks[schedule.vocabulary.known(work)[0]].name, work.micro_batch]
-                         for work in schedule.times})
-        own, *seen = [waiting_bytes(self.plan.program.ranks, self.tables, times) for times in (schedule.times, *runs)]
+        runs = [{(lap.block, lap.micro_batch): (lap.start, lap.end) for lap in step.operations} for step in steps]
+        names = {work: schedule.problem.blocks[schedule.vocabulary.known(work)[0]].name for work in schedule.times}
+        own, *seen = [waiting_bytes(self.plan.program.ranks, self.tables, times) for times in (schedule.times, *(
+            {work: run[name, work.micro_batch] for work, name in names.items()} for run in runs))]
         return tuple(max(planned, statistics.median_low(each)) for planned, *each in zip(own, *seen, strict=True)
                      ) if seen else own
 
@@ -172,4 +169,4 @@ def held_bytes(executor: Executor, trainer: Trainer, training: Training) -> int:
         found += [p.grad for p in module.parameters() if p.grad is not None]
     states: Iterable[Mapping[str, Any]] = () if training.optimizer is None else training.optimizer.state.values()
     found += [value for state in states for value in state.values() if isinstance(value, Tensor)]
-    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in found}.values())
+    return sum({part.data_ptr(): part.nbytes() for tensor in found for part in memories(tensor)}.values())
