@@ -19,11 +19,13 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor, UntypedStorage
-from torch.autograd.profiler import profile  # torch.profiler's imports what compiles, which takes over a second
+from torch._C._autograd import _disable_profiler, _enable_profiler, _prepare_profiler
+from torch._C._profiler import ProfilerActivity, ProfilerConfig, ProfilerState, RecordScope, _ExperimentalConfig
 
 from weft.runtime.ranks.allocator import keep_freed_memory
 
 T = TypeVar("T")
+SCOPES = {RecordScope.USER_SCOPE}  # recorded beside allocations: no operators, which take several times as long
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +65,15 @@ def memory_of(run: Callable[[], T], device: torch.device,
         return result, Memory(torch.cuda.memory_allocated(device) - before,
                               torch.cuda.max_memory_allocated(device) - before)
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else the profiler reports to standard error
-    with profile(profile_memory=True, use_kineto=True) as watched:
+    config = ProfilerConfig(ProfilerState.KINETO, False, True, False, False, False, _ExperimentalConfig())
+    _prepare_profiler(config, {ProfilerActivity.CPU})
+    _enable_profiler(config, {ProfilerActivity.CPU}, SCOPES)  # type: ignore[call-arg]
+    try:
         result = run()
-    assert watched.kineto_results is not None
-    blocks = [(event.start_ns(), i, event.nbytes())
-              for i, event in enumerate(watched.kineto_results.events()) if event.name() == "[memory]"]
+    finally:
+        watched = _disable_profiler()
+    blocks = [(event.start_ns(), i, event.nbytes())  # type: ignore[attr-defined]
+              for i, event in enumerate(watched.events()) if event.name() == "[memory]"]
     level = peak = 0
     for _, _, size in sorted([*blocks, *((moment, -1, -size) for moment, size in elsewhere)]):
         level += size

@@ -1,8 +1,9 @@
 """A plan run for a few steps before training: the real times of its blocks and messages, and its memory.
 
 All ranks run their instructions through the same executor as later, with the same transport, buffers and neighbours.
-Nothing is updated, no loss is read; the caller saves and restores buffers, gradients and random state. After a first
-step that allocates gradients and chooses kernels come timed ones, or one with its memory recorded, which takes time.
+Nothing is updated, no loss is read; the caller saves and restores buffers, gradients and random state. The first step
+that is run chooses kernels, and its memory is recorded, which takes time; gradients are there before it, as in later
+steps. Timed steps follow.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from torch import Tensor
 
 from weft.runtime.execute.executor import Executor
 from weft.runtime.interface.training import Training
-from weft.runtime.measure.measure import memory_of
-from weft.runtime.plan.buffers import waiting_bytes
+from weft.runtime.measure.measure import memories, memory_of
+from weft.runtime.plan.buffers import BufferTable, waiting_bytes
 from weft.runtime.plan.plan import Plan
 from weft.runtime.plan.timeline import Measured, Timeline
 from weft.runtime.ranks.session import Session
@@ -37,13 +38,23 @@ WORTH, FEWEST, MOST, LONG, ALIKE = 1.0, 2, 6, 5.0, 0.03
 class StepMemory:
     """Bytes by rank. ``peaks``: the peak memory of a step: weights, gradients, buffers, messages and what blocks keep,
     without an optimizer's values. ``slots``: room for received messages. ``sends_at_once``: whether a rank's message is
-    written to its receiver as soon as that has room for it; ``waiting``: results that wait for such room, by the times
-    of the plan, or by the median of timed steps where that is more."""
+    written to its receiver as soon as that has room for it. ``plan``, ``tables``: what was run."""
 
     peaks: tuple[int, ...]
     slots: tuple[int, ...]
     sends_at_once: bool
-    waiting: tuple[int, ...]
+    plan: Plan
+    tables: Sequence[BufferTable]
+
+    def waiting(self, schedule: Plan, steps: Sequence[Timeline]) -> tuple[int, ...]:
+        """Results that wait for room at their receivers, by the times of ``schedule``, whose order is the plan's, or by
+        the median of the timed ``steps`` where that is more."""
+        runs = [{(lap.block, lap.micro_batch): (lap.start, lap.end) for lap in step.operations} for step in steps]
+        names = {work: schedule.problem.blocks[schedule.vocabulary.known(work)[0]].name for work in schedule.times}
+        own, *seen = [waiting_bytes(self.plan.program.ranks, self.tables, times) for times in (schedule.times, *(
+            {work: run[name, work.micro_batch] for work, name in names.items()} for run in runs))]
+        return tuple(max(planned, statistics.median_low(each)) for planned, *each in zip(own, *seen, strict=True)
+                     ) if seen else own
 
 
 @dataclass(frozen=True)
@@ -113,26 +124,22 @@ class PlannedSteps:
             Timeline.of(self.plan, unit, [lap for own, _ in ranks for lap in own[i]]) for i in range(len(laps))),
             min(share for _, share in ranks))
 
-    def memory(self, before: Sequence[Timeline] = ()) -> StepMemory:
-        """The memory of a further step. The results waiting for room follow from the steps ``before`` it, on rank 0."""
+    def memory(self) -> StepMemory:
+        """The memory of a further step, or of the first as if gradients had been left by one before it."""
         executor, session = self.executor, self.session
+        if not self.steps:
+            self.trainer.gradients.make()
         self.trainer.begin(self.steps)
-        held = held_bytes(executor, self.trainer, self.training)
         # A sum that is still under way when the profiler stops writes into memory that has been freed.
         with releases() as elsewhere:
             _, computed = memory_of(self._run, session.device, elsewhere)
+        self.trainer.gradients.forget_unused()
+        held = held_bytes(executor, self.trainer, self.training)
         peaks, slots, at_once = zip(*session.exchange((
             held + computed.peak, sum(executor.table.slots), executor.transport.sends_at_once),
             "gathering what was measured"), strict=True)
         session.watch.joined()
-        plan, runs = executor.plan, [{(lap.block, lap.micro_batch): (lap.start, lap.end) for lap in step.operations}
-                                     for step in before]
-        blocks = {work: plan.problem.blocks[plan.vocabulary.known(work)[0]].name for work in plan.times}
-        times = [plan.times, *({work: run[block, work.micro_batch] for work, block in blocks.items()} for run in runs)]
-        own, *seen = [waiting_bytes(plan.program.ranks, executor.tables, each) for each in times]
-        waiting = tuple(max(planned, statistics.median_low(each)) for planned, *each in zip(own, *seen, strict=True)
-                        ) if seen else own
-        return StepMemory(peaks, slots, all(at_once), waiting)
+        return StepMemory(peaks, slots, all(at_once), executor.plan, executor.tables)
 
     def close(self) -> None:
         """Release buffers and stages."""
@@ -162,4 +169,4 @@ def held_bytes(executor: Executor, trainer: Trainer, training: Training) -> int:
         found += [p.grad for p in module.parameters() if p.grad is not None]
     states: Iterable[Mapping[str, Any]] = () if training.optimizer is None else training.optimizer.state.values()
     found += [value for state in states for value in state.values() if isinstance(value, Tensor)]
-    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in found}.values())
+    return sum({part.data_ptr(): part.nbytes() for tensor in found for part in memories(tensor)}.values())

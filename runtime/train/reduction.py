@@ -100,6 +100,16 @@ class Reduction:
         """Whether gradients of one copy of the plan are on ranks of others too."""
         return self.sharding is not None or self.session.peers > 1
 
+    def make(self) -> None:
+        """Allocate gradients, as they are from the second batch on."""
+        if not self._flat and self.sharding is None and self.folding is None:
+            for parameter in self.parameters:
+                self._gradient(parameter)
+
+    def forget_unused(self) -> None:
+        """Release the memory kept for gradients that the last batch did not use."""
+        self._kept = {holder: kept for holder, kept in self._kept.items() if holder.grad is not None}
+
     def clear(self) -> None:
         """Begin a batch: existing gradients become zero (those that go into AdamA's moments are dropped)."""
         if self.sharding is not None:

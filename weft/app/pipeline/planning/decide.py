@@ -34,7 +34,7 @@ from weft.runtime.captured.loss import LOSS
 from weft.runtime.captured.materials import Materials
 from weft.runtime.captured.purity import Purity
 from weft.runtime.plan.buffers import OPEN_SENDS
-from weft.runtime.plan.plan import Plan, load_plan, plan_of
+from weft.runtime.plan.plan import Plan, load_plan, plan_from_json, plan_of, plan_to_json
 from weft.runtime.ranks.session import Session
 from weft.runtime.ranks.words import some
 from weft.runtime.replay.planned_steps import StepMemory
@@ -114,7 +114,7 @@ def _settled(ranks: Ranks, machine: Machine, cuts: Cuts) -> PipelineDecision:
         best = next(tried for tried in cuts.tried if tried.best is quickest)
     again: list[Schedule] = []
 
-    def searched() -> tuple[int, ...] | None:
+    def searched() -> tuple[int, ...]:
         assert best is not None
         run = best.best
         if ranks.options.schedule is None and run.bound < GAIN * run.alone and is_worth(run, ranks.options):
@@ -122,27 +122,24 @@ def _settled(ranks: Ranks, machine: Machine, cuts: Cuts) -> PipelineDecision:
                           start=run.plain)
             if found.makespan < GAIN * run.alone:
                 again.append(found.with_solver(**backends_told(run.schedule)))
-        return best.places if again else None
+        return best.places
 
     places = ranks.told(searched, "searching for a schedule")
-    run = None if places is None else run_schedule(ranks, places, again[0] if again else None,
-                                                   [] if best is None else [best.best])
+    run = run_schedule(ranks, places, again[0] if again else None, [] if best is None else [best.best])
     chosen: tuple[Tried, StagesRun, Schedule] | None = None
     if best is not None:
         quickest = best.best if run is None else least([best.best, run])
         chosen = best, quickest, quickest.settled()
-    plan = ranks.told_plan(lambda: None if chosen is None else plan_of(chosen[2]), "planning")
-    places = ranks.told(lambda: None if chosen is None else chosen[0].places, "planning")
-    assert plan is not None and places is not None
-    with ranks.stepping(places, plan) as steps:
-        steps.step()
-        memory = steps.memory(() if chosen is None else chosen[1].calibration.timelines)
-    decision = None if chosen is None else _decision(ranks, machine, *chosen, memory, cuts)
-    plan = ranks.told_plan(lambda: None if decision is None else decision.plan, "planning")
-    told = ranks.told(lambda: None if decision is None else (decision.notes, decision.peaks, decision.lasts),
-                      "planning")
-    assert plan is not None and told is not None
-    return PipelineDecision(places, plan, *told)
+    memory = None if chosen is None else chosen[1].memory
+    plan = ranks.told_plan(lambda: None if chosen is None or memory is not None else plan_of(chosen[2]), "planning")
+    if plan is not None:
+        with ranks.stepping(places, plan) as steps:
+            memory = steps.memory()
+    decision = None if chosen is None or memory is None else _decision(ranks, machine, *chosen, memory, cuts)
+    told = ranks.told(lambda: None if decision is None else (plan_to_json(decision.plan), decision.notes,
+                                                             decision.peaks, decision.lasts), "planning")
+    assert told is not None
+    return PipelineDecision(places, plan_from_json(told[0]), *told[1:])
 
 
 def _decision(ranks: Ranks, machine: Machine, tried: Tried, run: StagesRun, schedule: Schedule, memory: StepMemory,
@@ -152,7 +149,8 @@ def _decision(ranks: Ranks, machine: Machine, tried: Tried, run: StagesRun, sche
     under_way = 0 if memory.sends_at_once else OPEN_SENDS
     held = held_bytes(tried.costs, machine.ranks, options.micro_batches, with_masters, under_way)
     if memory.sends_at_once:
-        held = [own + waits for own, waits in zip(held, memory.waiting, strict=True)]
+        waiting = memory.waiting(plan_of(schedule), run.calibration.timelines)
+        held = [own + waits for own, waits in zip(held, waiting, strict=True)]
     schedule = schedule.with_solver(static_memory=held, peak_memory=peak_bytes(
                                         tried.costs, schedule, held, memory.slots),
                                     stages_alone=run.schedule.makespan, medians=run.alone,

@@ -200,6 +200,8 @@ class Ranks:
         own = stages_of(plan, self.session.rank)
         with (ranks._as_run(places, own) as training, untouched(self.captured.model, self.goal.loss),
               closing(PlannedSteps(plan, self.session, training)) as found):
+            if any(getattr(part, "sparse", False) for part in self.captured.model.modules()):
+                found.step()  # which gradients are sparse is known when there are some
             yield found
 
 

@@ -71,7 +71,7 @@ def _least(count: int, stages: int, costs: Callable[[int, int], Numbers],
     back: list[list[int]] = []
     for stage in range(stages):
         following, came = np.full(count, np.inf), [0] * count
-        for j in range(1, count):
+        for j in range(1 if stage < stages - 1 else count - 1, count):
             total = joined(best[:j], costs(stage, j))
             came[j] = int(np.argmin(total))
             following[j] = total[came[j]]

@@ -11,7 +11,7 @@ from weft.app.pipeline.planning.row import rank_of
 from weft.runtime.measure.fitting import executor_gaps, fit, with_gaps
 from weft.runtime.measure.stage_costs import MeasureError, StageCosts, measured_problem, static_bytes
 from weft.runtime.plan.buffers import OPEN_SENDS
-from weft.runtime.replay.planned_steps import TimedSteps
+from weft.runtime.replay.planned_steps import StepMemory, TimedSteps
 from weft.solver.bounds.makespan import least_time
 from weft.solver.problem import Block, Dependency, Device, Problem
 from weft.solver.schedule import Schedule
@@ -144,10 +144,11 @@ def loads(problem: Problem, count: int) -> list[float]:
 
 @dataclass(frozen=True)
 class StagesRun:
-    """A schedule of stages that have been measured, and what running it came to."""
+    """A schedule of stages that have been measured, and what running it came to. ``memory``: of the first to be run."""
 
     schedule: Schedule
     calibration: TimedSteps
+    memory: StepMemory | None = None
 
     @cached_property
     def fitted(self) -> Problem:

@@ -86,10 +86,9 @@ def run_schedule(ranks: Ranks, places: Sequence[int], schedule: Schedule | None,
         return None
     best = min(others, key=lambda run: run.measured, default=None)
     with ranks.stepping(places, plan) as steps:
-        if ranks.told(lambda: best is None, "planning"):
-            steps.step()  # gradients are made, kernels chosen, memory taken
+        memory = steps.memory() if ranks.told(lambda: best is None, "planning") else None
         found = steps.timed(math.inf if best is None else best.measured + best.calibration.noise)
-    return None if found is None or schedule is None else StagesRun(schedule, found)
+    return None if found is None or schedule is None else StagesRun(schedule, found, memory)
 
 
 def _schedules(ranks: Ranks, machine: Machine, ties: Sequence[tuple[str, Sequence[int]]],

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
+from tests.support.builders import pipeline
 from tests.support.captured_models import made
 from tests.support.one_rank import one_rank
 from weft.app.pipeline.lib.options import PipelineOptions
 from weft.app.pipeline.planning.decide import PipelineDecision, decide
-from weft.app.pipeline.planning.measuring import Example
+from weft.app.pipeline.planning.measuring import Example, Ranks
 from weft.app.pipeline.planning.problems import StagesRun
 from weft.app.pipeline.run.peaks import planned_peaks
 from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.cut import BATCH
 from weft.runtime.captured.division import Goal
 from weft.runtime.captured.purity import Purity
+from weft.runtime.plan.plan import plan_of
+from weft.runtime.replay.planned_steps import PlannedSteps
+from weft.solver.baselines import baseline
 
 
 def decided(name: str, with_target: bool = True, **settings: Any) -> tuple[nn.Module, PipelineDecision]:
@@ -53,6 +58,56 @@ def test_measuring_and_running_leave_no_trace_and_find_the_planned_peak(name: st
     assert decision.peaks[0] == pytest.approx(planned_peaks(decision.plan)[0], rel=0.05)
     assert any(note.startswith("planned times are those of") for note in decision.notes)
     assert 0 < decision.plan.solver["makespan_bound"] <= decision.plan.makespan
+
+
+class _Table(nn.Module):
+    """A table, with sparse gradients or not, and a weight that has none."""
+
+    def __init__(self, sparse: bool) -> None:
+        super().__init__()
+        self.table, self.out = nn.Embedding(64, 8, sparse=sparse), nn.Linear(8, 4)
+        self.still = nn.Parameter(torch.ones(500))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x: Tensor = self.out(self.table(ids))
+        return (x + self.still.detach().mean()).square().mean()
+
+
+@pytest.mark.parametrize("name", ["gpt", "masked", "sparse", "dense"])
+def test_the_first_step_that_is_run_holds_what_the_second_does(name: str) -> None:
+    case = None if name in ("sparse", "dense") else made(name, 2)
+    model, args, kwargs, target, loss = (_Table(name == "sparse"), (torch.arange(6).view(2, 3),), {}, None, None
+                                         ) if case is None else (case.model, case.args, case.kwargs, case.target,
+                                                                 case.loss)
+    captured = Captured.of(model, args, kwargs)
+    leaves = tree_flatten((args, kwargs))[0]
+    named = {BATCH + node.name: leaf for node, leaf in zip(captured.inputs, leaves, strict=True)
+             if isinstance(leaf, torch.Tensor)} | ({} if target is None else {"target.0": target})
+    goal = Goal(None, None) if target is None else Goal(loss, tree_flatten(target)[1])
+    plan = plan_of(baseline("1f1b", pipeline([0]), 3))
+    with one_rank() as session:
+        ranks = Ranks(captured, Purity(captured), Example(leaves, None if target is None else [target], named), goal,
+                      session, PipelineOptions(micro_batches=3))
+        with ranks.stepping((), plan) as steps:
+            first, second = steps.memory(), steps.memory()
+    assert first.peaks == second.peaks and first.slots == second.slots
+
+
+def test_a_published_schedule_is_built_once_and_watched_in_its_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def watch(name: str, run: Callable[[PlannedSteps], Any]) -> None:
+        def watched(steps: PlannedSteps) -> Any:
+            seen.append(name)
+            return run(steps)
+
+        monkeypatch.setattr(PlannedSteps, name, watched)
+
+    watch("step", PlannedSteps.step)
+    watch("memory", PlannedSteps.memory)
+    watch("close", PlannedSteps.close)
+    decided("gpt", schedule="1f1b")
+    assert seen[0] == "memory" and seen[-1] == "close" and {*seen[1:-1]} == {"step"}
 
 
 def test_what_was_measured_is_taken_again_unless_it_is_to_be_measured(monkeypatch: pytest.MonkeyPatch,
