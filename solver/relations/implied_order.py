@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from weft.solver.control.clock import checkpoint
 from weft.solver.relations.graph import RelationGraph, graph_of
-from weft.solver.relations.turns import Turns, turns_of
+from weft.solver.relations.turns import RoundTurns, turns_of
 from weft.solver.ticks import TickProblem
 
 Order = npt.NDArray[np.int32]
@@ -92,7 +92,7 @@ def _by_waits(graph: RelationGraph) -> Order:
     return order
 
 
-def _learn_from_turns(turns: Turns, rounds: int, order: Order) -> None:
+def _learn_from_turns(turns: RoundTurns, rounds: int, order: Order) -> None:
     """Raise the precedences by those of one problem whose micro-batches a round runs in turn."""
     width, blocks = turns.width, turns.blocks
     known = implied_order(turns.alike, graph_of(turns.alike), rounds * width)

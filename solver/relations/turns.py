@@ -23,7 +23,7 @@ from weft.solver.ticks import Arc, TickProblem
 
 
 @dataclass(frozen=True)
-class Turns:
+class RoundTurns:
     """``alike``: the one problem. ``blocks``: for each block of it, those of the rounds, in turn."""
 
     alike: TickProblem
@@ -41,12 +41,12 @@ class Turns:
         return found.reshape(len(self.blocks), rounds * self.width)
 
 
-def turns_of(instance: TickProblem) -> Turns:
+def turns_of(instance: TickProblem) -> RoundTurns:
     """The turns of ``instance``: each block on its own where micro-batches are no rounds of several, or of different
     numbers of different blocks."""
     found = _turns(instance)
     if not found:
-        return Turns(instance, tuple((i,) for i in instance.blocks))
+        return RoundTurns(instance, tuple((i,) for i in instance.blocks))
     width = len(found[0])
     place = {i: (n, turn) for n, blocks in enumerate(found) for turn, i in enumerate(blocks)}
     lags: dict[tuple[int, int, int], dict[int, int]] = defaultdict(dict)
@@ -64,7 +64,7 @@ def turns_of(instance: TickProblem) -> Turns:
     take, change = (tuple({first[i]: amount for i, amount in on.items() if i in first} for on in amounts)
                     for amounts in (instance.take, instance.change))
     durations = tuple(min(instance.durations[i] for i in turn) for turn in found)
-    return Turns(replace(instance, problem=problem, durations=durations, arcs=arcs, take=take, change=change,
+    return RoundTurns(replace(instance, problem=problem, durations=durations, arcs=arcs, take=take, change=change,
                          mixed_pools=()), found)
 
 

@@ -14,11 +14,11 @@ search.
 * What memory makes precede what (:mod:`weft.solver.relations.implied_order`) adds nothing but is seen sooner.
 * A mixed pool (:mod:`weft.solver.pools`) hangs on times: for a taking operation j and every other i of its pool, a
   Boolean may say that i has not started by j's start (it then starts later by a tick or more), and one that i has
-  ended; else i counts as started and not ended. Where two share an engine their order says both. What earlier and
-  later operations hold beside free ones hangs on their times too: so in such an instance they have starts like the free
-  ones, and keep their order by precedences. Whole ticks lose no
-  schedule, as earliest times under orders and waits are whole, if what is given was taken first
-  (:func:`~weft.solver.relations.min_dist.pools_take_first`); without that nothing is proven here.
+  ended; else i counts as started and not ended. Where two share an engine their order says both. What earlier and later
+  operations hold beside free ones hangs on their times too: so there they have starts like the free ones, and
+  precedences keep their order. Whole ticks lose no schedule, as earliest times under orders and waits are whole, if
+  what is given was taken first (:func:`~weft.solver.relations.min_dist.pools_take_first`); without that nothing is
+  proven here.
 * Transfers on a link follow the order of their producers on its source device, which the same Booleans decide.
 """
 
@@ -70,16 +70,14 @@ def reorder(
 ) -> Improvement:
     """Order the free operations of ``known``, a feasible order, anew for a smaller makespan.
 
-    Earlier operations must depend on earlier ones only, and later ones must not precede free ones (true for stretches
-    that are contiguous in time or in periods). ``bound``: a known lower bound; ``implied``: what must precede what in
-    every schedule. Without ``relaxation`` CP-SAT keeps no linear one.
-    Where lanes share a memory no stretch of too long a schedule is ordered anew.
+    Earlier operations must depend on earlier ones only; later ones must not precede free ones (true for stretches that
+    are contiguous in time or in periods). ``bound``: a known lower bound; ``implied``: what must precede what in every
+    schedule. Without ``relaxation`` CP-SAT keeps no linear one. Of a long schedule with pools only the whole is taken.
     """
     current, instance = known.makespan, known.instance
-    is_pooled = instance.mixed_pools and len(known.start) > MOST_POOLED and any(
-        part != (0, len(row)) for row, part in zip(known.orders, stretch, strict=True))
-    lengths = {id(row): b - a for row, (a, b) in zip(known.orders, stretch, strict=True)}  # devices may share a row
-    if is_pooled or not budget.suffices(sum(length * (length - 1) // 2 for length in lengths.values())):
+    is_part = any(part != (0, len(row)) for row, part in zip(known.orders, stretch, strict=True))
+    work = {id(row): (b - a) * (b - a - 1) // 2 for row, (a, b) in zip(known.orders, stretch, strict=True)}
+    if (is_part and instance.mixed_pools and len(known.start) > MOST_POOLED) or not budget.suffices(sum(work.values())):
         return Improvement(None, current, bound)
     model = OrderModel(known, stretch, bound, implied)
     if current <= bound or not model.free:

@@ -25,7 +25,7 @@ from weft.solver.control.clock import checkpoint
 from weft.solver.late import nx
 from weft.solver.relations.graph import graph_of
 from weft.solver.relations.implied_order import Order, implied_order
-from weft.solver.relations.turns import Turns, turns_of
+from weft.solver.relations.turns import RoundTurns, turns_of
 from weft.solver.ticks import TickProblem
 
 Ints = npt.NDArray[np.int64]
@@ -91,7 +91,7 @@ class Analysis:
     and ``durations`` of every operation, all by block of ``instance``. In that the micro-batches of a round are those
     of one problem, in ``turns``."""
 
-    turns: Turns
+    turns: RoundTurns
     micro_batches: int
     order: Order
     head: Times

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from weft.solver.relations.fixed_order import FixedOrder
-from weft.solver.relations.turns import Turns, turns_of
+from weft.solver.relations.turns import RoundTurns, turns_of
 from weft.solver.step.state import State
 from weft.solver.timing import DeadlockError
 
@@ -134,7 +134,7 @@ def _cost(found: LeastMakespan, blocks: Collection[int]) -> float:
     return len(blocks) * (_EACH_LAYER * found.layers + _EACH_STATE * found.states)
 
 
-def _take_over(state: State, found: LeastMakespan, turns: Turns) -> None:
+def _take_over(state: State, found: LeastMakespan, turns: RoundTurns) -> None:
     """The bound, and the schedule if there is one; a transfer that occupies a link may make it longer than it was."""
     state.proven.raise_to(found.bound)
     if found.sequence is None:
