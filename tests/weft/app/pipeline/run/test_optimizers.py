@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -51,7 +53,8 @@ def test_an_optimizer_that_would_leave_the_model_as_it_is_is_heard_of() -> None:
 
 def test_zero_1_of_shares_which_torch_cannot_do_is_heard_of() -> None:
     kind: type[nn.Parameter] = type("DTensor", (torch.Tensor,), {})
-    shares, said = [torch.ones(2).as_subclass(kind).requires_grad_()], list[str]()  # type: list[Any], list[str]
+    shares: list[Any] = [torch.ones(2).as_subclass(kind).requires_grad_()]
+    said: list[str] = []
     zero: type[torch.optim.SGD] = type("ZeroRedundancyOptimizer", (torch.optim.SGD,), {})
     handle = watched_optimizers(shares, [], said.append)
     try:
