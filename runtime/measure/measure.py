@@ -11,21 +11,23 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, UntypedStorage
-from torch._C._autograd import _disable_profiler, _enable_profiler, _prepare_profiler
-from torch._C._profiler import ProfilerActivity, ProfilerConfig, ProfilerState, RecordScope, _ExperimentalConfig
+from torch._C import _autograd, _profiler
+from torch.autograd.profiler import profile  # torch.profiler's imports what compiles, which takes over a second
 
 from weft.runtime.ranks.allocator import keep_freed_memory
 
 T = TypeVar("T")
-SCOPES = {RecordScope.USER_SCOPE}  # recorded beside allocations: no operators, which take several times as long
+#: From this torch on, allocations are recorded without operators, which take several times as long: by calls that are
+#: private to torch.
+_LEAN = "2.13"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,20 +67,34 @@ def memory_of(run: Callable[[], T], device: torch.device,
         return result, Memory(torch.cuda.memory_allocated(device) - before,
                               torch.cuda.max_memory_allocated(device) - before)
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else the profiler reports to standard error
-    config = ProfilerConfig(ProfilerState.KINETO, False, True, False, False, False, _ExperimentalConfig())
-    _prepare_profiler(config, {ProfilerActivity.CPU})
-    _enable_profiler(config, {ProfilerActivity.CPU}, SCOPES)  # type: ignore[call-arg]
-    try:
-        result = run()
-    finally:
-        watched = _disable_profiler()
-    blocks = [(event.start_ns(), i, event.nbytes())  # type: ignore[attr-defined]
-              for i, event in enumerate(watched.events()) if event.name() == "[memory]"]
+    result, events = (_recorded if torch.__version__ >= _LEAN else _recorded_with_operators)(run)
+    blocks = [(event.start_ns(), i, event.nbytes()) for i, event in enumerate(events) if event.name() == "[memory]"]
     level = peak = 0
     for _, _, size in sorted([*blocks, *((moment, -1, -size) for moment, size in elsewhere)]):
         level += size
         peak = max(peak, level)
     return result, Memory(level, peak)
+
+
+def _recorded(run: Callable[[], T]) -> tuple[T, Iterable[Any]]:
+    """The result, and the profiler's events."""
+    kinds = {_profiler.ProfilerActivity.CPU}
+    config = _profiler.ProfilerConfig(_profiler.ProfilerState.KINETO, False, True, False, False, False,
+                                      _profiler._ExperimentalConfig())
+    _autograd._prepare_profiler(config, kinds)
+    _autograd._enable_profiler(config, kinds, {_profiler.RecordScope.USER_SCOPE})  # type: ignore[call-arg]
+    try:
+        result = run()
+    finally:
+        events: Any = _autograd._disable_profiler()
+    return result, events.events()
+
+
+def _recorded_with_operators(run: Callable[[], T]) -> tuple[T, Iterable[Any]]:
+    with profile(profile_memory=True, use_kineto=True) as watched:
+        result = run()
+    assert watched.kineto_results is not None
+    return result, watched.kineto_results.events()
 
 
 def memories(tensor: Tensor) -> list[UntypedStorage]:

@@ -6,12 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from weft.runtime.measure import measure
 from weft.runtime.measure.measure import Memory, Sample, memories, memory_of
 
 CPU = torch.device("cpu")
 
 
-def test_every_block_of_memory_is_counted() -> None:
+@pytest.mark.parametrize("lean", [measure._LEAN, "99"])  # with and without the calls that are private to torch
+def test_every_block_of_memory_is_counted(lean: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "_LEAN", lean)
+
     def run() -> Tensor:
         large = torch.empty(1000, 256)  # 1,024,000 bytes, gone at the end
         return large[:10].clone()
