@@ -119,7 +119,7 @@ def _alike(draw: random.Random, value: Any) -> Any:
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):
-        return draw.choice([*_NUMBERS, value + 1, value - 1, -value, float(value)])
+        return draw.choice([*_NUMBERS, value + 1, value - 1, -value, float(max(-10**300, min(value, 10**300)))])
     if isinstance(value, float):
         return draw.choice([*_FRACTIONS, value * 2, -value, value * 1e9])
     if isinstance(value, str):

@@ -13,7 +13,6 @@ from math import ceil
 from typing import ClassVar
 
 from weft.solver.relations.fixed_order import FixedOrder
-from weft.solver.step.shorter import shorter
 from weft.solver.step.state import State
 
 #: Up to so many operations: the model has a Boolean for every two of a device.
@@ -41,6 +40,8 @@ class Shorter:
 
     def steps(self, state: State) -> Iterator[None]:
         """One step for every makespan."""
+        from weft.solver.step.shorter import shorter
+
         share, each, budget = _FIRST, _EACH * state.operations, state.budget
         left = float("inf") if budget.deterministic is None else budget.share(_BESIDE)
         while not state.done and left > 0:
