@@ -65,7 +65,7 @@ def turns_of(instance: TickProblem) -> RoundTurns:
                     for amounts in (instance.take, instance.change))
     durations = tuple(min(instance.durations[i] for i in turn) for turn in found)
     return RoundTurns(replace(instance, problem=problem, durations=durations, arcs=arcs, take=take, change=change,
-                         mixed_pools=()), found)
+                              mixed_pools=()), found)
 
 
 def _turns(instance: TickProblem) -> tuple[tuple[int, ...], ...]:

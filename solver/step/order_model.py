@@ -155,7 +155,6 @@ class OrderModel:
                 consumer = (arc.target, m + arc.distance)
                 if consumer in self.number:
                     self.edges.append((self.number[op], self.number[consumer], duration + arc.lag))
-        self._close()
         self._precede_by_memory()
         self._precede_by_order()
         self._close()
@@ -177,6 +176,7 @@ class OrderModel:
     def _precede_by_memory(self) -> None:
         if self.implied is None:
             return
+        self._close()  # by what is known without memory
         for i, j in sorted({(i, j) for on in self.instance.blocks_on for i in on for j in on if i != j}):
             distance = int(self.implied[i, j])
             for m in range(self.fixed.micro_batches - distance):

@@ -15,18 +15,16 @@ from weft.solver.cpsat.solve import Attempt, confirmed, race
 from weft.solver.relations.fixed_order import FixedOrder
 from weft.solver.step.order_model import Improvement, OrderModel
 from weft.solver.step.proven import Proven
-from weft.solver.timing import Orders
 
 
-def shorter(proven: Proven, than: int, budget: Budget, deterministic: float, orders: Orders | None = None
+def shorter(proven: Proven, than: int, budget: Budget, deterministic: float, known: FixedOrder | None = None
             ) -> Improvement:
     """Orders of less than ``than`` ticks; or ``than`` as a bound, where it is proven that there are none; or neither
-    within so many ``deterministic`` seconds. ``orders``: known ones, to begin with. No lanes may share a memory."""
+    within so many ``deterministic`` seconds. ``known``: an order to begin with. No lanes may share a memory."""
     instance, count, bound = proven.instance, proven.micro_batches, ceil(proven.bound)
-    if orders is None:
-        _, orders = next(at_once(instance.problem, count), ("", None))
+    orders = next(at_once(instance.problem, count), ("", None))[1] if known is None else known.orders
     if bound < than and orders is not None and budget.suffices(sum(len(row) ** 2 // 2 for row in orders)):
-        fixed = FixedOrder(instance, count, orders)
+        fixed = known or FixedOrder(instance, count, orders)
         model = OrderModel(fixed, [(0, len(row)) for row in orders], bound, proven.implied, than - 1)
         attempt = Attempt(model.model, deterministic, relaxation=False)
         outcome = confirmed(attempt, race([attempt], budget)[0], budget)

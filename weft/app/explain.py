@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from weft.app.lib.case import case_of
 from weft.app.lib.judged import judged
 from weft.app.lib.options import SearchOptions, require_count
+from weft.app.lib.sources import names_schedule
 from weft.app.lib.verdicts import choice_lines
 from weft.app.solving.solve import solve_case
 from weft.solver.control.stopping import STOP
@@ -20,8 +20,6 @@ from weft.solver.diagnose.critical_path import CriticalPath, critical_path
 from weft.solver.diagnose.sensitivity import WhatIf, what_if
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
 from weft.solver.feasibility.memory_conflict import InFlight, in_flight
-from weft.solver.io.entries import read_json
-from weft.solver.io.schedule_files import SCHEDULE_FORMAT
 from weft.solver.judge.validate import InvalidSchedule, violations
 from weft.solver.names import Names
 from weft.solver.problem import Problem
@@ -221,10 +219,6 @@ def explain_source(
 
 def _schedule(source: Source | Schedule) -> Schedule | None:
     """The schedule given or named by ``source``, its micro-batches in any order; None if it is a spec or a problem."""
-    if isinstance(source, Schedule):
+    if isinstance(source, Schedule) or names_schedule(source):
         return judged(source, in_turn=False)
-    if isinstance(source, str | os.PathLike) and os.fspath(source).lower().endswith(".json"):
-        content = read_json(source)
-        if isinstance(content, dict) and content.get("format") == SCHEDULE_FORMAT:
-            return judged(source, in_turn=False)
     return None

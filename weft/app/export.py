@@ -151,29 +151,20 @@ def _refuse_own(path: PathLike) -> None:
 
 
 def _from_pytorch(path: PathLike, problem: Source | None, micro_batches: int | None) -> Schedule:
+    from weft.app.lib.sources import names_schedule
     from weft.runtime.export.torch_check import check_communication
     from weft.runtime.export.torch_import import read_table, schedule_of_table
+    from weft.solver.io.schedule_files import load_schedule
 
     table = read_table(path)
     notes = check_communication(table)
     if problem is None:
         schedule = schedule_of_table(table)
     else:
-        schedule = _on_best_placement(_problem_of(problem), micro_batches or table.micro_batches, table)
+        source = load_schedule(problem).problem if names_schedule(problem) else problem
+        schedule = _on_best_placement(source, micro_batches or table.micro_batches, table)
         notes = [*schedule.solver.get("notes", ()), *notes]
     return schedule.with_solver(notes=notes) if notes else schedule
-
-
-def _problem_of(source: Source) -> Source:
-    """``source``, or the problem of the schedule in that file."""
-    from weft.solver.io.entries import read_json
-    from weft.solver.io.schedule_files import SCHEDULE_FORMAT, load_schedule
-
-    if isinstance(source, str | os.PathLike) and Path(source).suffix.lower() == ".json":
-        value = read_json(source)
-        if isinstance(value, dict) and value.get("format") == SCHEDULE_FORMAT:
-            return load_schedule(source).problem
-    return source
 
 
 def _on_best_placement(source: Source, micro_batches: int, table: ScheduleTable) -> Schedule:

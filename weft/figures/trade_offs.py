@@ -11,6 +11,17 @@ from typing import Any, Protocol
 from weft.solver.problem import Number
 
 
+class InUnits(Protocol):
+    """Results by name, and the units of their figures."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def time_unit(self) -> str: ...
+    @property
+    def memory_unit(self) -> str: ...
+
+
 class Rival(Protocol):
     """A known schedule's figures, in the units of the :class:`TradeOff`; ``name`` is its key among the baselines."""
 
@@ -52,16 +63,10 @@ class SolvedPoint(Protocol):
     def covered(self) -> str: ...
 
 
-class TradeOff(Protocol):
+class TradeOff(InUnits, Protocol):
     """Throughput against memory: ``front`` are the non-dominated rows, ``varied`` the fields in which points differ,
     ``label`` names a point, ``throughput_text`` gives a throughput and its unit."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def time_unit(self) -> str: ...
-    @property
-    def memory_unit(self) -> str: ...
     @property
     def work(self) -> str: ...
     @property
@@ -92,16 +97,10 @@ class LatencyPoint(Protocol):
     def peak(self) -> Sequence[Number]: ...
 
 
-class LatencyPoints(Protocol):
+class LatencyPoints(InUnits, Protocol):
     """The points by rising period and their units, such as a result of :func:`weft.latency`; ``rate_text`` gives a
     point's throughput, in micro-batches first."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def time_unit(self) -> str: ...
-    @property
-    def memory_unit(self) -> str: ...
     @property
     def points(self) -> Sequence[LatencyPoint]: ...
     def rate_text(self, point: Any) -> Sequence[str]: ...

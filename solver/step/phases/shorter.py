@@ -45,11 +45,11 @@ class Shorter:
         share, each, budget = _FIRST, _EACH * state.operations, state.budget
         left = float("inf") if budget.deterministic is None else budget.share(_BESIDE)
         while not state.done and left > 0:
-            orders, bound = state.incumbent.orders, ceil(state.proven.bound)
-            best = FixedOrder(state.instance, state.micro_batches, orders).makespan
-            than = bound + ceil((best - bound) * share)
+            bound = ceil(state.proven.bound)
+            best = FixedOrder(state.instance, state.micro_batches, state.incumbent.orders)
+            than = bound + ceil((best.makespan - bound) * share)
             used = budget.deterministic_used
-            found = shorter(state.proven, than, budget, min(each, left), orders)
+            found = shorter(state.proven, than, budget, min(each, left), best)
             if budget.deterministic is not None:
                 left -= max(budget.deterministic_used - used, _EACH)
                 budget.deterministic_used = used

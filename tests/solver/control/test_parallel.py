@@ -52,20 +52,17 @@ def test_all_workers_start_at_once_and_block_signals() -> None:
             assert blocked and all(int(blocked[1], 16) >> number - 1 & 1 for number in SIGNALS)
 
 
-def test_workers_do_not_run_a_script_without_a_guard(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text("from weft.solver.control.parallel import processes\nprint('here')\n"
-                      "with processes(2, 2) as pool:\n    print(pool.submit(abs, -3).result())\n")
-    found = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
-    assert (found.stdout, found.stderr) == ("here\n3\n", "")
-
-
-def test_functions_of_a_guarded_script_can_be_mapped(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text("from weft.solver.control.parallel import mapped\ndef twice(n):\n    return 2 * n\n"
-                      "if __name__ == '__main__':\n    print(*mapped(twice, [1, 2], 2))\n")
-    found = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
-    assert (found.stdout, found.stderr) == ("2 4\n", "")
+@pytest.mark.parametrize(("script", "shown"), [
+    ("from weft.solver.control.parallel import processes\nprint('here')\n"
+     "with processes(2, 2) as pool:\n    print(pool.submit(abs, -3).result())\n", "here\n3\n"),
+    ("from weft.solver.control.parallel import mapped\ndef twice(n):\n    return 2 * n\n"
+     "if __name__ == '__main__':\n    print(*mapped(twice, [1, 2], 2))\n", "2 4\n"),
+], ids=["workers do not run one without a guard", "functions of a guarded one can be mapped"])
+def test_scripts_start_workers(tmp_path: Path, script: str, shown: str) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(script)
+    found = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)
+    assert (found.stdout, found.stderr) == (shown, "")
 
 
 def test_workers_end_with_the_block_whatever_they_do() -> None:

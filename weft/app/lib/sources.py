@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, Union
+from typing import TYPE_CHECKING, TypeAlias, TypeGuard, Union
 
 if TYPE_CHECKING:
     from weft.models.spec.spec import Spec
@@ -56,6 +56,17 @@ def read_source(source: Source, *, with_phases: bool = False) -> Problem | WideP
 
     spec = load_spec(source)
     return spec if with_phases else without_entries(spec, "phases")
+
+
+def names_schedule(source: object) -> TypeGuard[PathLike]:
+    """Whether ``source`` is the name of a ``weft.schedule/1`` file. Raises ``FormatError`` for one that is no JSON."""
+    from weft.solver.io.entries import read_json
+    from weft.solver.io.schedule_files import SCHEDULE_FORMAT
+
+    if not isinstance(source, str | os.PathLike) or Path(source).suffix.lower() != ".json":
+        return False
+    content = read_json(source)
+    return isinstance(content, dict) and content.get("format") == SCHEDULE_FORMAT
 
 
 def without_entries(spec: Spec, *names: str) -> Spec:
