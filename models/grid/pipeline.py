@@ -147,13 +147,13 @@ def balanced_cut(cut: Sequence[int], loads: Sequence[float], gpus: int) -> tuple
 
     def measure(borders: Sequence[int]) -> tuple[tuple[float, ...], list[float]]:
         stages = [before[last] - before[first] for first, last in pairwise(borders)]
-        held = [sum(stages[gpu::gpus]) for gpu in range(gpus)]
-        return (round(max(held), 9), *(round(sum(load * load for load in each), 12) for each in (held, stages))), held
+        busy = [sum(stages[gpu::gpus]) for gpu in range(gpus)]
+        return (round(max(busy), 9), *(round(sum(load * load for load in each), 12) for each in (busy, stages))), busy
 
     best = tuple(cut)
-    value, held = measure(best)
+    value, busy = measure(best)
     while True:
-        busiest, found = held.index(max(held)), None
+        busiest, found = busy.index(max(busy)), None
         for source in range(busiest, len(best) - 1, gpus):
             if best[source + 1] - best[source] < 2:
                 continue
@@ -162,7 +162,7 @@ def balanced_cut(cut: Sequence[int], loads: Sequence[float], gpus: int) -> tuple
                               for i, border in enumerate(best))
                 new, load = measure(moved)
                 if target != source and new < value:
-                    value, held, found = new, load, moved
+                    value, busy, found = new, load, moved
         if found is None:
             return best
         best = found

@@ -215,9 +215,9 @@ class GridRanks:
                       for p in operator.parameters)
         flops = key.context * sum(o.forward.flops for o in whole.operators if o.layer == cost.name)
         if key.context > 1 and key.context_keys == "gather" and cost.name not in ("embedding", "head"):
-            held = key.context * self._keys_and_values(key)  # and their gradients, in the backward
-            cost = replace(cost, workspace_forward=cost.workspace_forward + held,
-                           workspace_backward=cost.workspace_backward + 2 * held)
+            gathered = key.context * self._keys_and_values(key)  # and their gradients, in the backward
+            cost = replace(cost, workspace_forward=cost.workspace_forward + gathered,
+                           workspace_backward=cost.workspace_backward + 2 * gathered)
         return RankLayer(replace(_longer(cost, ahead, back), output_bytes=output), experts, flops)
 
     def _expanded(self, built: Mapping[str, RankLayer]) -> tuple[RankLayer, ...]:

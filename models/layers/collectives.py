@@ -82,15 +82,15 @@ def group_time(kind: Collective, size: int, group: Sequence[int], network: Netwo
     prices = _TierPrices(network, device)
     if len(levels) == 1:
         return prices.time(kind, size, *levels[0])
-    seconds, held = 0.0, float(size)
+    seconds, current = 0.0, float(size)
     for tier, count in reversed(levels) if kind == "all_gather" else levels:
         if kind == "all_reduce" and tier is not levels[-1][0]:
-            seconds += prices.time("reduce_scatter", held, tier, count).seconds
-            held /= count
-            seconds += prices.time("all_gather", held, tier, count).seconds
+            seconds += prices.time("reduce_scatter", current, tier, count).seconds
+            current /= count
+            seconds += prices.time("all_gather", current, tier, count).seconds
         else:
-            seconds += prices.time(kind, held, tier, count).seconds
-            held *= count if kind == "all_gather" else 1 if kind == "all_to_all" else 1 / count
+            seconds += prices.time(kind, current, tier, count).seconds
+            current *= count if kind == "all_gather" else 1 if kind == "all_to_all" else 1 / count
     return CollectiveTime(seconds, Origin.MODELLED)
 
 

@@ -139,15 +139,15 @@ def _layers(operators: Mapping[str, ProfileRow], sizes: GptSizes, count: int, *,
     logits = 2 * sizes.micro_batch_size * sizes.sequence * sizes.vocabulary
     tokens = operators["encoder-embedding"].input_bytes
 
-    def layer(name: str, roles: Mapping[str, _Role], input_bytes: int, output_bytes: int, held: int) -> LayerCost:
+    def layer(name: str, roles: Mapping[str, _Role], input_bytes: int, output_bytes: int, saved: int) -> LayerCost:
         return _layer(name, [operators[operator] for operator in roles], list(roles.values()), input_bytes,
-                      output_bytes, held, training=training)
+                      output_bytes, saved, training=training)
 
     # The embedding's weight gradient needs the tokens, its dropout's mask and the gradient of its output.
     mask = operators["encoder-embedding"].activation_bytes - state
-    embedding = layer("embedding", _EMBEDDING, tokens, state, held=tokens + mask + state)
-    block = layer("block", _TRANSFORMER, state, state, held=16 * state)  # qkv 1 + 3, dense 1 + 1, MLP 1 + 4 + 4 + 1
-    head = layer("head", _HEAD, state, 0, held=state + logits)
+    embedding = layer("embedding", _EMBEDDING, tokens, state, saved=tokens + mask + state)
+    block = layer("block", _TRANSFORMER, state, state, saved=16 * state)  # qkv 1 + 3, dense 1 + 1, MLP 1 + 4 + 4 + 1
+    head = layer("head", _HEAD, state, 0, saved=state + logits)
     if recompute:
         block = recomputed(block)
     tied = (("word embedding", sizes.vocabulary * sizes.hidden),)
@@ -156,7 +156,7 @@ def _layers(operators: Mapping[str, ProfileRow], sizes: GptSizes, count: int, *,
 
 
 def _layer(name: str, operators: Sequence[ProfileRow], roles: Sequence[_Role], input_bytes: int, output_bytes: int,
-           held: int, *, training: bool) -> LayerCost:
+           saved: int, *, training: bool) -> LayerCost:
     backward = round(sum(operator.backward for operator in operators), 9)
     weight_grad = round(sum(o.backward * role.weight_share for o, role in zip(operators, roles, strict=True)), 9)
     kept = [operator.activation_bytes if role.output_is_read else 0
@@ -173,7 +173,7 @@ def _layer(name: str, operators: Sequence[ProfileRow], roles: Sequence[_Role], i
         parameters=weights // 2,
         weights_bytes=weights,
         activation_bytes=activations,
-        weight_grad_bytes=held,
+        weight_grad_bytes=saved,
         output_bytes=output_bytes,
         workspace_forward=max(0, _forward_peak(operators, roles, kept, input_bytes) - activations),
         workspace_backward=max(0, _backward_peak(operators, kept, input_bytes) - activations),

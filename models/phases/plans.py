@@ -62,25 +62,25 @@ class PhasePlan:
         return {degree: dict(splits) for degree, splits in self.splits}
 
 
-def plan_of(spec: Spec, problem: Problem, said: Mapping[str, Any], choices: Mapping[str, str]) -> PhasePlan:
-    """The plan of a placement of ``spec``, which is this ``problem`` with these ``choices``; ``said``: the entries of
+def plan_of(spec: Spec, problem: Problem, entries: Mapping[str, Any], choices: Mapping[str, str]) -> PhasePlan:
+    """The plan of a placement of ``spec``, which is this ``problem`` with these ``choices``; ``entries``: those of
     its schedules."""
-    title = str(said.get("placement", ""))
+    title = str(entries.get("placement", ""))
     kinds = {block.kind for block in problem.blocks}
     backward: Backward = "split" if BlockKind.INPUT_GRAD in kinds else "full"
-    layers = tuple(tuple(names) for names in said.get("layers_of_stage", ()))
-    if said.get("unit") == "step" or not layers:
+    layers = tuple(tuple(names) for names in entries.get("layers_of_stage", ()))
+    if entries.get("unit") == "step" or not layers:
         return PhasePlan(title, "data", backward, sliced=choices.get(GRADIENTS) != ALL_REDUCE)
-    if "gpus_of_stage" not in said:
+    if "gpus_of_stage" not in entries:
         by_name = {block.name: block for block in problem.blocks}
         return PhasePlan(title, "stages", backward, layers,
                          tuple(by_name[f"F{stage}"].devices for stage in range(len(layers))))
-    gpus = tuple(tuple(group) for group in said["gpus_of_stage"])
+    gpus = tuple(tuple(group) for group in entries["gpus_of_stage"])
     space = space_for(spec)
     assert space is not None  # or there were no groups
-    parts = [entry["parts"] if entry else "" for entry in said.get("co_shard", [None] * len(gpus))]
+    parts = [entry["parts"] if entry else "" for entry in entries.get("co_shard", [None] * len(gpus))]
     return PhasePlan(title, "groups", backward, layers, gpus, _splits(space, layers, gpus), tuple(parts),
-                     int(said.get("replicas", 1)))
+                     int(entries.get("replicas", 1)))
 
 
 def _splits(space: Space, layers: tuple[tuple[str, ...], ...], gpus: tuple[tuple[int, ...], ...]

@@ -117,18 +117,18 @@ def _fields(kind: str, c: Config, sequence: int | None) -> tuple[str, dict[str, 
     """The family of a type and its fields: the common ones, overridden by the type's own."""
     family, base, own = TYPES[kind]
     rules = {**(base(c) if callable(base) else base), **own}
-    said = {name: rule(c) if callable(rule) else rule for name, rule in rules.items()}
-    spare, extra, gated = said.pop("spare", 0), said.pop("extra", 0), said.pop("gated", False)
-    common = _pair_fields(c) if family == "t5" else _layer_fields(c, said)
-    if "activation" not in said:
+    special = {name: rule(c) if callable(rule) else rule for name, rule in rules.items()}
+    spare, extra, gated = special.pop("spare", 0), special.pop("extra", 0), special.pop("gated", False)
+    common = _pair_fields(c) if family == "t5" else _layer_fields(c, special)
+    if "activation" not in special:
         name = next((name for name in _ACTIVATION if c.has(name)), _ACTIVATION[0])
         common["activation"] = c.word(name, _T5 if name == "feed_forward_proj" else _GATED if gated else _PLAIN)
-    fields = {**common, **said}
+    fields = {**common, **special}
     if family == "moe":
         fields = {**_expert_fields(c), **fields}
     if family == "encoder":
         c.require("tie_word_embeddings", True)
-    elif "tied" not in said:
+    elif "tied" not in special:
         fields["tied"] = c.flag("tie_word_embeddings", True)
     if family == "encoder" and "image_size" in c.defaults:
         _no_sequence(c, sequence)
@@ -139,23 +139,23 @@ def _fields(kind: str, c: Config, sequence: int | None) -> tuple[str, dict[str, 
                                                                                    extra)}
 
 
-def _layer_fields(c: Config, said: Mapping[str, Any]) -> dict[str, Any]:
-    """The common fields of decoders and encoders. ``said``: the type's own fields, which are not read again."""
+def _layer_fields(c: Config, special: Mapping[str, Any]) -> dict[str, Any]:
+    """The common fields of decoders and encoders. ``special``: the type's own fields, which are not read again."""
     hidden, heads = c.number(*_HIDDEN), c.number(*_HEADS)
-    size = said["head_size"] if "head_size" in said else c.maybe("head_dim")
-    if size is None and heads <= MAX_WIDTH >= hidden and hidden % heads and said.get("latent") is None:
+    size = special["head_size"] if "head_size" in special else c.maybe("head_dim")
+    if size is None and heads <= MAX_WIDTH >= hidden and hidden % heads and special.get("latent") is None:
         _indivisible(c, _HEADS, heads, _HIDDEN, hidden)
-    kv_heads = said["kv_heads"] if "kv_heads" in said else c.maybe(*_KV_HEADS)
+    kv_heads = special["kv_heads"] if "kv_heads" in special else c.maybe(*_KV_HEADS)
     if kv_heads is not None and heads % kv_heads:
         _indivisible(c, _KV_HEADS, kv_heads, _HEADS, heads)
-    layers, windowed = c.number(*_LAYERS), said.get("windowed")
-    types = c.get("layer_types") if "windowed" in said else None
+    layers, windowed = c.number(*_LAYERS), special.get("windowed")
+    types = c.get("layer_types") if "windowed" in special else None
     if types is not None and len(types) != layers:
         raise ConfigError(f"{c.where}: layer_types lists {len(types)} layers, but {_named(c, _LAYERS)} is {layers}; "
                           "give one for each")
-    window = (said.get("window") or c.maybe(*_WINDOW)) if windowed is not None else None
+    window = (special.get("window") or c.maybe(*_WINDOW)) if windowed is not None else None
     return {"layers": layers, "hidden": hidden, "heads": heads, "head_size": size, "kv_heads": kv_heads,
-            "feed_forward": None if "feed_forward" in said else c.maybe(*_FEED_FORWARD), "window": window,
+            "feed_forward": None if "feed_forward" in special else c.maybe(*_FEED_FORWARD), "window": window,
             "dropout": _drops_out(c)}
 
 

@@ -118,12 +118,12 @@ class _Finder:
         pieces: list[Gap] = []
         for low, high in pairwise(times):
             here = [o for o, time in ready.items() if time <= low and self._idle(o, device, low)]
-            cause, held = self._cause(device, place, low, following, ready[following], here)
+            cause, runnable = self._cause(device, place, low, following, ready[following], here)
             last = pieces[-1] if pieces else None
-            if last is not None and (last.cause, last.ready) == (cause, held):
-                pieces[-1] = Gap(last.start, high, cause, following, held)
+            if last is not None and (last.cause, last.ready) == (cause, runnable):
+                pieces[-1] = Gap(last.start, high, cause, following, runnable)
             else:
-                pieces.append(Gap(low, high, cause, following, held))
+                pieces.append(Gap(low, high, cause, following, runnable))
         yield from pieces
 
     def _cause(self, device: int, place: int, time: float, following: Operation, arrival: float,

@@ -85,9 +85,9 @@ def critical_path(schedule: Schedule) -> CriticalPath:
     steps: list[CriticalStep] = []
     operation = max(schedule.operations, key=lambda o: o.end)
     while True:
-        held = waits.held_by(operation)
-        at, reason, device, source = max(held, key=lambda entry: entry[0], default=(0.0, "start", None, None))
-        on_device = next((entry for entry in held if entry[1] == "device" and entry[0] >= at - tolerance), None)
+        found = waits.of(operation)
+        at, reason, device, source = max(found, key=lambda entry: entry[0], default=(0.0, "start", None, None))
+        on_device = next((entry for entry in found if entry[1] == "device" and entry[0] >= at - tolerance), None)
         if on_device is not None:
             at, reason, device, source = on_device
         if at < operation.start - tolerance:
@@ -137,7 +137,7 @@ class TransferWait:
 
 
 #: The time until which an operation is delayed, the reason, the device, and the cause.
-Held: TypeAlias = tuple[float, Reason, "int | None", "Operation | TransferWait | None"]
+Wait: TypeAlias = tuple[float, Reason, "int | None", "Operation | TransferWait | None"]
 
 
 class Waits:
@@ -196,14 +196,14 @@ class Waits:
         """The time at which all inputs of ``operation`` are available."""
         return max((transfer.end for transfer in self.transfers(operation)), default=0.0)
 
-    def held_by(self, operation: Operation) -> list[Held]:
+    def of(self, operation: Operation) -> list[Wait]:
         """All waits of ``operation``."""
-        held: list[Held] = [(earlier.end, "device", device, earlier)
+        found: list[Wait] = [(earlier.end, "device", device, earlier)
                             for device, earlier in self._before.get((operation.block, operation.micro_batch), ())]
-        held += [(transfer.end, "dependency", None, transfer) for transfer in self.transfers(operation)]
-        held += [(giver.end, "memory", self._owner[self._devices[giver.block][0]], giver)
+        found += [(transfer.end, "dependency", None, transfer) for transfer in self.transfers(operation)]
+        found += [(giver.end, "memory", self._owner[self._devices[giver.block][0]], giver)
                  for giver in self._given.get((operation.block, operation.micro_batch), ())]
-        return held
+        return found
 
 
 class Levels:

@@ -24,17 +24,17 @@ _PROVEN = 1e-6
 def contradictions(schedule: Schedule, value: float | None, value_bound: float | None) -> Iterator[tuple[str, str]]:
     """Entries of ``schedule.solver`` that cannot be true, each with the reason (after "is"). ``value``: the schedule's
     objective, by its operations as far as these show it; ``value_bound``: the stated lower bound on it."""
-    told = _Told(schedule, value, value_bound)
-    yield from told.periods()
-    yield from told.history()
-    yield from told.alternatives()
-    yield from told.options()
-    yield from told.overlap()
-    yield from told.sequence()
-    yield from told.counts()
+    claims = _Claims(schedule, value, value_bound)
+    yield from claims.periods()
+    yield from claims.history()
+    yield from claims.alternatives()
+    yield from claims.options()
+    yield from claims.overlap()
+    yield from claims.sequence()
+    yield from claims.counts()
 
 
-class _Told:
+class _Claims:
     def __init__(self, schedule: Schedule, value: float | None, value_bound: float | None) -> None:
         self.schedule, self.stated = schedule, schedule.solver
         self.value, self.bound = value, value_bound
@@ -139,34 +139,34 @@ class _Told:
     def overlap(self) -> Iterator[tuple[str, str]]:
         """The value found with overlap is this schedule's, no worse than without and no better than the bounds; if no
         overlap is taken, both are one number."""
-        told = self.stated.get("overlap")
-        if not isinstance(told, Mapping) or "nothing" in told or "not_searched" in told:
+        claim = self.stated.get("overlap")
+        if not isinstance(claim, Mapping) or "nothing" in claim or "not_searched" in claim:
             return
-        found, without, best = told["with"], told["without"], told["best_without_options"]
+        found, without, best = claim["with"], claim["without"], claim["best_without_options"]
         if self.value is None or not _equal(found, self.value):
             yield "overlap", f"said to lead to {self._time(found)}, but the schedule takes {self._time(self.value)}"
             return
         for label, most, least in (("without", without, found), ("best_without_options", best, found),
-                                   ("bound", found, told["bound"]),
-                                   ("bound_over_placements", found, told["bound_over_placements"])):
+                                   ("bound", found, claim["bound"]),
+                                   ("bound_over_placements", found, claim["bound_over_placements"])):
             if most is not None and least > most * (1 + _TOLERANCE):
-                yield "overlap", (f"not possible: {label} is {self._time(told[label])} beside {self._time(found)} with "
-                                  "overlap")
+                yield "overlap", (f"not possible: {label} is {self._time(claim[label])} beside {self._time(found)} "
+                                  "with overlap")
                 return
         over = self.stated.get("bound_over_placements")
         for wrong, why in (
-                (not told["taken"] and without is not None and not _equal(without, found),
+                (not claim["taken"] and without is not None and not _equal(without, found),
                  f"said not to be taken, and to lead from {self._time(without)} to {self._time(found)}"),
-                (told["taken"] and not self.schedule.choices, "said to be taken, and no choice is"),
+                (claim["taken"] and not self.schedule.choices, "said to be taken, and no choice is"),
                 (_above(best, without), f"not possible: the best placement without overlap takes {self._time(best)}, "
                                         f"and this one {self._time(without)}"),
-                (told.get("nothing_fits") and without is not None,
+                (claim.get("nothing_fits") and without is not None,
                  f"said to be needed for anything to fit, and without it takes {self._time(without)}"),
-                (self.bound is not None and not _equal(told["bound"], self.bound),
-                 f"said to have a bound of {self._time(told['bound'])} here, and the schedule's is "
+                (self.bound is not None and not _equal(claim["bound"], self.bound),
+                 f"said to have a bound of {self._time(claim['bound'])} here, and the schedule's is "
                  f"{self._time(self.bound)}"),
-                (over is not None and not _equal(told["bound_over_placements"], over),
-                 f"said to have a bound of {self._time(told['bound_over_placements'])} over all placements, and "
+                (over is not None and not _equal(claim["bound_over_placements"], over),
+                 f"said to have a bound of {self._time(claim['bound_over_placements'])} over all placements, and "
                  f"bound_over_placements is {self._time(over)}")):
             if wrong:
                 yield "overlap", why
@@ -174,11 +174,11 @@ class _Told:
 
     def sequence(self) -> Iterator[tuple[str, str]]:
         """The stated sequence is the one that runs."""
-        told = self.stated.get("sequence")
-        if not isinstance(told, Mapping):
+        claim = self.stated.get("sequence")
+        if not isinstance(claim, Mapping):
             return
         rounds = self.schedule.rounds
-        if told.get("taken") is not None and told["taken"] != (None if rounds is None else rounds.run.to_json()):
+        if claim.get("taken") is not None and claim["taken"] != (None if rounds is None else rounds.run.to_json()):
             yield "sequence", "said to be another than the micro-batches of the schedule"
 
     def counts(self) -> Iterator[tuple[str, str]]:

@@ -137,8 +137,8 @@ def read_measured(run: Any, schedule: Schedule) -> MeasuredRun:
             index, number = (named, int(micro_batch)) if rounds is None else rounds.joined(named, int(micro_batch))
             if rank not in range(len(pools)):
                 raise ValueError(f"rank {rank} of {len(pools)}")
-            held = [d for d in problem.blocks[index].devices if problem.pool_of[d] == pools[rank]]
-            for device in held or [pools[rank]]:
+            pooled = [d for d in problem.blocks[index].devices if problem.pool_of[d] == pools[rank]]
+            for device in pooled or [pools[rank]]:
                 rows[device].append(Operation(index, number, float(start) * scale, float(end) * scale))
         except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
             raise ValueError(f"measured[{i}]: is {entry!r}, it must hold a block and a rank of the schedule, a "
@@ -186,9 +186,9 @@ def boxes(
                 if hover:
                     row |= {
                         "block": names.block(operation.block),
-                        **{label: told for label, told in (("job", names.job(operation.block)),
+                        **{label: text for label, text in (("job", names.job(operation.block)),
                                                            ("class", names.class_of(operation.block)))
-                           if told is not None},
+                           if text is not None},
                         "device": ", ".join(problem.devices[d].name for d in block.devices),
                         "does": block.kind.value.replace("_", " ") + (", planned" if pale else ""),
                         "start": units[0].show(operation.start, 5), "end": units[0].show(operation.end, 5),

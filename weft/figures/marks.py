@@ -70,8 +70,8 @@ def layers(scales: Scales, sheet: Sheet, time: str, title: str, notes: Sequence[
         stack.append(_arrows(scales, tables.add("arrows", sheet.arrows)))
     stack += _texts(scales, tables, sheet.texts)
     if sheet.hover and sheet.boxes:  # above everything else, so that a number does not hide its box from the pointer
-        told = {name: title for name, title in BOX_DETAILS.items() if any(name in row for row in sheet.boxes)}
-        stack.append(_details(scales, tables.add("boxes", sheet.boxes), told))
+        details = {name: title for name, title in BOX_DETAILS.items() if any(name in row for row in sheet.boxes)}
+        stack.append(_details(scales, tables.add("boxes", sheet.boxes), details))
     if sheet.hover and sheet.levels:
         stack.append(_details(scales, tables.add("levels", sheet.levels), LEVEL_DETAILS))
     return framed(stack, tables, (scales.width, scales.height), title, notes)

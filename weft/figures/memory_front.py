@@ -183,8 +183,8 @@ class _Sheet:
 
     def _own_label(self, row: SolvedPoint) -> str:
         """What a point was solved for, as far as its place does not say it."""
-        told = ("memory", "micro_batches") if len(self.works) > 1 else ("memory",)
-        varied = [name for name in self.sweep.varied if name not in told]
+        axes = ("memory", "micro_batches") if len(self.works) > 1 else ("memory",)
+        varied = [name for name in self.sweep.varied if name not in axes]
         if not varied:
             return f"cap {self.sweep.label(row.point, ['memory'])}"
         return self.sweep.label(row.point, varied)

@@ -266,8 +266,8 @@ def _notes(sheet: Sheet, panels: Sequence[Subject], longest: float, run: Measure
     if sheet.outlines:
         notes.append("Black frames, joined by lines: the critical path; nothing ends sooner unless something on it "
                      "gets shorter.")
-    chosen = [f"{panel.name}: {told}" if len(panels) > 1 else told for panel in panels
-              if (told := taken_text(panel.schedule.choices))]
+    chosen = [f"{panel.name}: {described}" if len(panels) > 1 else described for panel in panels
+              if (described := taken_text(panel.schedule.choices))]
     return [*([" ".join(notes)] if notes else []),
             *([f"Options taken: {' | '.join(chosen)}."] if chosen else []), *_classes(panels[-1])]
 
@@ -279,9 +279,9 @@ def _classes(shown: Subject) -> list[str]:
         of_class: dict[str | None, list[int]] = {}
         for m, name in enumerate(row):
             of_class.setdefault(name, []).append(m)
-        told = [f"{name} {_some(members)}" for name, members in list(of_class.items())[:MOST_NAMED]]
+        described = [f"{name} {_some(members)}" for name, members in list(of_class.items())[:MOST_NAMED]]
         more = "" if len(of_class) <= MOST_NAMED else f"; {len(of_class) - MOST_NAMED} more classes"
-        lines.append(f"Micro-batches{'' if job is None else f' of {job}'}: {'; '.join(told)}{more}.")
+        lines.append(f"Micro-batches{'' if job is None else f' of {job}'}: {'; '.join(described)}{more}.")
     return lines
 
 
