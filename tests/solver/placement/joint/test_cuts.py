@@ -7,10 +7,9 @@ import dataclasses
 import pytest
 
 from tests.support.replicated_stages import shared, two
-from tests.support.stage_graphs import EFFORT, forks
+from tests.support.stage_graphs import EFFORT, forks, work_of
 from weft.solver.placement.dag.front import FrontPoint
 from weft.solver.placement.dag.place_graph import place_graph
-from weft.solver.placement.dag.stage_blocks import work_of
 from weft.solver.placement.joint.cuts import cut_of
 from weft.solver.placement.joint.sized import SizedProblem, affine
 from weft.solver.placement.placement import PlacedStage
