@@ -213,11 +213,6 @@ class MemoryPlan:
         """Whether every stage has the memory it needs."""
         return all(stage.memory <= self.problem.memory for stage in self.stages)
 
-    @property
-    def gap(self) -> float:
-        """How far ``time`` may be from the optimum, as a share of it."""
-        return self.time / self.bound - 1 if self.bound else 0.0 if self.time <= 0 else math.inf
-
 
 def measure(plan: MemoryPlan, stage: int) -> StageMeasure:
     """The costs of ``stage`` of ``plan``, operator by operator; this defines the meaning of a plan."""

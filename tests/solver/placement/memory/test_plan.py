@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.memory_plans import operator
-from weft.solver.placement.memory.plan import ChainOperator, MemoryPlan, MemoryProblem, measure
+from weft.solver.placement.memory.plan import MemoryPlan, MemoryProblem, measure
 from weft.solver.placement.memory.plan_memory import NoMemoryPlan, plan_memory
 from weft.solver.placement.problem import PlacementError
 
@@ -69,9 +69,3 @@ def test_copies_of_many_bytes_are_counted_to_the_byte() -> None:
         size = replace(problem, copy_bandwidth=1.2e10 / 7).copy_bytes(time)
         assert replace(problem, copy_bandwidth=1.2e10 / 7).copy_time(size) <= time
         assert replace(problem, copy_bandwidth=1.2e10 / 7).copy_time(size + 1) > time
-
-
-def test_a_plan_of_no_time_above_a_bound_of_none_has_no_gap() -> None:
-    nothing = MemoryPlan(MemoryProblem((ChainOperator("op", 0, 0, 0, 0),), 1, 1, 1e9), (0, 1), ("keep",))
-    assert nothing.gap == 0.0
-    assert replace(nothing, problem=MemoryProblem((operator("op"),), 1, 1, 1e9)).gap == float("inf")
