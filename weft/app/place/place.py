@@ -134,13 +134,12 @@ def blocks_of(placement: GraphPlacement, tolerance: float = 0.0) -> Problem:
     The all-reduce of a replicated stage, once a step, is distributed evenly over its backwards. ``tolerance``: the
     share by which the parameter counts of the executed modules may differ."""
     from weft.solver.placement.dag.stage_blocks import stage_problem
-    from weft.solver.placement.joint.cuts import SizedCut
+    from weft.solver.placement.joint.cuts import cut_of
     from weft.solver.placement.joint.sized import SizedProblem
 
     problem, stages = placement.problem, placement.stages
-    cut = SizedCut(SizedProblem(problem.micro_batches or 1, {1: problem}), tuple(parts_of(stages)),
-                   tuple(stage.devices for stage in stages), placement.after)
-    works = cut.works((1,) * len(stages))
+    works = cut_of(SizedProblem(problem.micro_batches or 1, {1: problem}), parts_of(stages),
+                   [stage.devices for stage in stages]).works((1,) * len(stages))
     blocks = stage_problem(problem.name, works, placement.after, time_unit=problem.time_unit,
                            memory_unit="B" if problem.memory_unit == "byte" else problem.memory_unit)
     return dataclasses.replace(blocks, model=stage_facts(
