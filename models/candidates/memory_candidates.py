@@ -153,7 +153,7 @@ class _OperatorChain:
             self.operators, self.spec.cluster.gpus, max(0, self.cluster.available[0] - self.passing),
             copy_bandwidth=self.spec.cluster.host_bandwidth or 1.0,
             link_bandwidth=largest / max(1e-12, fastest), modes=modes,
-            micro_batches=self.spec.micro_batches, inputs_stay=True, copy_buffers=copy_buffers, ahead=ahead)
+            micro_batches=self.spec.micro_batches, copy_buffers=copy_buffers, ahead=ahead)
 
     def candidate(self, plan: MemoryPlan) -> ModelCandidate:
         """The placement of ``plan``."""
@@ -218,7 +218,7 @@ def _listed(layers: Sequence[LayerCost], per_parameter: int) -> list[ChainOperat
                                        layer=before.layer))
         chain.append(ChainOperator(
             layer.name, round(layer.forward * 1e9), round(layer.backward * 1e9), layer.activation_bytes - given,
-            layer.output_bytes, layer.output_bytes, layer.weights_bytes, layer.parameters * per_parameter,
+            layer.output_bytes, layer.output_bytes, layer.parameters * per_parameter,
             kind=layer.name.rpartition(".")[0], layer=layer.name))
     return chain
 
@@ -286,5 +286,5 @@ def graph_chain(graph: OperatorGraph, times: Mapping[str, OperatorTime], *,
         part = op.name.removeprefix(op.layer)
         chain.append(ChainOperator(
             op.name, round(time.forward * 1e9), round((time.input_grad + time.weight_grad) * 1e9), kept[k], size,
-            size - own, weights, math.ceil(state * weights), kind=f"{op.kind}{part}", layer=op.layer))
+            size - own, math.ceil(state * weights), kind=f"{op.kind}{part}", layer=op.layer))
     return chain

@@ -55,7 +55,7 @@ def with_state(layer: RankLayer, degrees: Degrees, links: GridLinks, size: State
     return replace(
         cost, forward=round(cost.forward + forward, 9), backward=round(cost.backward + backward, 9),
         input_grad=None if cost.input_grad is None else round(cost.input_grad + backward, 9),
-        parameters=static_of(layer, degrees, size), weights_bytes=0, shared_parameters=(),
+        parameters=static_of(layer, degrees, size), shared_parameters=(),
         workspace_forward=cost.workspace_forward + more, workspace_backward=cost.workspace_backward + more,
         workspace_weight_grad=cost.workspace_weight_grad + more, working_set=cost.working_set + more)
 

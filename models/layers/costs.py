@@ -35,7 +35,6 @@ class LayerCost:
     input_grad: float | None
     weight_grad: float | None
     parameters: int
-    weights_bytes: int
     #: Kept from the forward for the backward: the layer's input and its saved tensors, not its output (the next
     #: layer's).
     activation_bytes: int
@@ -147,7 +146,7 @@ def _explicit_layer(entry: LayerSpec, name: str, input_bytes: int, parameter_byt
         parameters = math.ceil(entry.weights / parameter_bytes)
     kept = entry.activation_memory
     return LayerCost(
-        name, round(entry.forward, 9), backward, input_grad, weight_grad, parameters, parameters * parameter_bytes,
+        name, round(entry.forward, 9), backward, input_grad, weight_grad, parameters,
         activation_bytes=kept,
         weight_grad_bytes=kept if entry.weight_grad_memory is None else entry.weight_grad_memory,
         output_bytes=entry.output,

@@ -256,7 +256,6 @@ def _layer(layer: _Layer, times: Mapping[str, OperatorTime], sent: int, keepers:
         input_grad=input_grad if training else None,
         weight_grad=weight_grad if training else None,
         parameters=sum(p.count for p in parameters.values()),
-        weights_bytes=sum(p.bytes for p in parameters.values()),
         activation_bytes=activations,
         weight_grad_bytes=_held_for_weights(layer) if backward else 0,
         output_bytes=sent,

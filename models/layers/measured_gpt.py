@@ -163,15 +163,13 @@ def _layer(name: str, operators: Sequence[ProfileRow], roles: Sequence[_Role], i
             for operator, role in zip(operators, roles, strict=True)]
     kept[-1] -= output_bytes  # it is the next layer's input
     activations = input_bytes + sum(kept)
-    weights = sum(operator.weights_bytes for operator in operators)
     return LayerCost(
         name=name,
         forward=round(sum(operator.forward for operator in operators), 9),
         backward=backward if training else 0.0,
         input_grad=round(backward - weight_grad, 9) if training else None,
         weight_grad=weight_grad if training else None,
-        parameters=weights // 2,
-        weights_bytes=weights,
+        parameters=sum(operator.weights_bytes for operator in operators) // 2,
         activation_bytes=activations,
         weight_grad_bytes=saved,
         output_bytes=output_bytes,

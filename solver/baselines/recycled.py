@@ -15,9 +15,6 @@ If every device has as many stages as any other, micro-batches can also pass in 
 groups, and in the steady state as many forwards for each backward as there are in all; before its first backward a
 device is ahead by about as many for every device behind it. Of all these the shortest that fits the devices' memory is
 taken.
-
-:func:`gpipe_orders` runs all forwards of all micro-batches before all backwards, each as soon as it can, like GPipe
-(Huang et al., NeurIPS 2019) for recycled passes.
 """
 
 from __future__ import annotations
@@ -47,21 +44,6 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
         makers += [partial(_grouped, problem, chain, group=group, slope=slope)
                    for group in sorted({p, min(2 * p, micro_batches)}) for slope in (passes, passes + 1, passes - 1)]
     return best_of(problem, micro_batches, makers, [])
-
-
-def gpipe_orders(problem: Problem, micro_batches: int) -> list[Row]:
-    """All forwards, then all backwards. Raises like :func:`orders`."""
-    _chain(problem)
-    offsets = heads_and_tails(problem)[0]
-    phases = [not _is_forward(problem, i) for i in range(len(problem.blocks))]
-    periods = [max(sum(problem.blocks[i].duration for i in row if phases[i] == back) for row in problem.blocks_on)
-               for back in (False, True)]
-
-    def turn(entry: tuple[int, int]) -> tuple[bool, float, tuple[int, int]]:
-        back = phases[entry[0]]
-        return back, offsets[entry[0]] + entry[1] * periods[back], entry
-
-    return [sorted(((i, m) for i in row for m in range(micro_batches)), key=turn) for row in problem.blocks_on]
 
 
 def _rows(problem: Problem, chain: Sequence[int], micro_batches: int, *, weights_last: bool) -> list[Row]:

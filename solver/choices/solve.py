@@ -7,21 +7,16 @@ Jobs and classes make a plain problem of rounds (:mod:`weft.solver.wide.run`), c
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Unpack
 
 from weft.solver.choices.partial import Partial
 from weft.solver.choices.report import result_of
-from weft.solver.choices.tree import LeafFound, Tree
-from weft.solver.choices.whole_model import solve_whole
+from weft.solver.choices.tree import Tree
 from weft.solver.cpsat.budget import Budget
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Limits, Progress, budget_of
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Counted, Run
-
-#: Deterministic seconds for the whole problem in one model, and its largest share of the rest.
-_WHOLE, _WHOLE_SHARE = 10.0, 0.25
 
 
 def solve_wide(
@@ -60,16 +55,4 @@ def solve_wide(
 def tree_of(problem: WideProblem, run: Run, budget: Budget, objective: str = "makespan",
             on_progress: Callable[[Progress], None] = lambda _: None) -> Tree:
     """The search of :func:`solve_wide`, for a caller with a ``budget`` of its own."""
-    root = Partial(problem, run, objective)
-    return Tree(root, budget, objective, on_progress, partial(_at_once, root, budget))
-
-
-def _at_once(root: Partial, budget: Budget, least: float, best: float) -> LeafFound | None:
-    """The whole problem in one model, if it is small."""
-    if root.objective != "makespan":
-        return None
-    found = solve_whole(root.problem, root.run, budget, deterministic=budget.share(_WHOLE_SHARE, _WHOLE), least=least,
-                        best=best)
-    if found is None or found.schedule is None:
-        return None if found is None else LeafFound(found.bound)
-    return LeafFound(found.bound, root.at(found.options), found.schedule)
+    return Tree(Partial(problem, run, objective), budget, objective, on_progress)

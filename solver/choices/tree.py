@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
-from typing import TypeAlias
 
 from weft.solver.baselines.on_rounds import best_on_rounds
 from weft.solver.choices.decision import Leaves, Taken, carried, scheduled
@@ -39,32 +37,17 @@ _FIRST_CLIMB, _CLIMB = 0.05, 0.25
 _MOST_OPERATIONS = 10_000
 
 
-@dataclass(frozen=True)
-class LeafFound:
-    """A result for all problems at once: a ``bound``, and perhaps the ``node`` of a leaf and its ``schedule``."""
-
-    bound: float
-    node: ChoiceNode | None = None
-    schedule: Schedule | None = None
-
-
-#: Returns a result for all problems at once. The first argument is a known lower bound, in the problem's time unit;
-#: results no better than the second are not required.
-AtOnce: TypeAlias = Callable[[float, float], LeafFound | None]
-
-
 class Tree(Portfolio[Taken]):
     """The search below ``root``, within ``budget``.
 
     ``leaves``: the candidates that are, or were, under search. ``passed``: nodes that were not, as no schedule below
-    them is better than the best. ``least``: the bound on all of them at once. ``at_once`` is called for a better one.
+    them is better than the best. ``least``: the bound on all of them at once.
     """
 
-    def __init__(self, root: ChoiceNode, budget: Budget, objective: str, on_progress: Callable[[Progress], None],
-                 at_once: AtOnce = lambda _least, _best: None) -> None:
+    def __init__(self, root: ChoiceNode, budget: Budget, objective: str, on_progress: Callable[[Progress], None]
+                 ) -> None:
         super().__init__(budget, objective, on_progress)
         self.root = root
-        self.at_once = at_once
         self.least = 0.0
         self.leaves: dict[Hashable, Candidate[Taken]] = {}
         self.passed: list[ChoiceNode] = []
@@ -96,14 +79,12 @@ class Tree(Portfolio[Taken]):
         return parts + [(leaf.of.node.options, leaf.bound) for leaf in self.done]
 
     def run(self) -> None:
-        """Down to a first leaf, a look at some others, all at once if that is small, then the least bound and the climb
-        in turn; at last the cost of other options, and the remaining results of the best leaf's search, such as its
-        steady state."""
+        """Down to a first leaf, a look at some others, then the least bound and the climb in turn; at last the cost of
+        other options, and the remaining results of the best leaf's search, such as its steady state."""
         with self.budget.limited(_DIVE):
             self.least = self.root.bound
         self._dive()
         self._look()
-        self._whole()
         while self._queue and not self.budget.spent:
             if self.proven or self._queue.bound >= self._beaten:
                 break
@@ -132,17 +113,6 @@ class Tree(Portfolio[Taken]):
                 return
             if node.key not in self.leaves and node.bound < self._beaten:
                 self._begin(node)
-
-    def _whole(self) -> None:
-        """Everything at once, if ``at_once`` is given and there is more than one leaf."""
-        if (self.proven or math.isinf(self.least) or self.root.children() is None
-                or "whole choices" in self.budget.without):
-            return
-        found = self.at_once(self.least, self.best)
-        if found is not None:
-            self.least = max(self.least, found.bound)
-            if found.node is not None:
-                self._begin(found.node, found.schedule)
 
     @property
     def _beaten(self) -> float:

@@ -140,7 +140,7 @@ class Search(State):
 
 
 #: Parts of the search over choices (:mod:`weft.solver.choices.tree`).
-OF_CHOICES = ("first looks", "whole choices", "neighbours", "carried orders", "other options")
+OF_CHOICES = ("first looks", "neighbours", "carried orders", "other options")
 
 _BESIDE = tuple(phase for each in PHASES if isinstance(each, SideBySide) for phase, _ in each.phases)
 _IN_TURN = tuple(phase for each in _BESIDE if isinstance(each, InTurn) for phase in each.phases)

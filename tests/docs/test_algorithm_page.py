@@ -38,7 +38,6 @@ from weft.solver.period.structure.v_shape import V
 from weft.solver.pipeline import Pipeline
 from weft.solver.placement.bracket import simple_bound
 from weft.solver.placement.chain.place import place
-from weft.solver.placement.dag.front import FrontPoint
 from weft.solver.placement.dag.place_graph import place_graph
 from weft.solver.placement.groups import groups_of
 from weft.solver.placement.joint.candidates import candidate_of
@@ -226,7 +225,7 @@ def test_placements() -> None:
 
 def test_a_step_with_sizes_of_micro_batches() -> None:
     sized = affine(row_of_operators([3, 3, 3], devices=3), 1, (1, 2), 0.0, 8)
-    cut = cut_of(sized, FrontPoint(3.0, 3, ((0, (0,)), (0, (1,)), (0, (2,))), (1, 1, 1)))
+    cut = cut_of(sized, ((0, (0,)), (0, (1,)), (0, (2,))))
     for size, step in ((1, 30), (2, 36)):
         bounds = stage_bounds(cut, ((size,),) * 3)
         assert max(by_size[size] for by_size in bounds) == pytest.approx(step)

@@ -38,7 +38,7 @@ def layer(draw: st.DrawFn, gradients: dict[str, int]) -> LayerCost:
     input_grad, weight_grad = draw(small) * 1e-9, draw(st.integers(1, 5)) * 1e-9
     return LayerCost(
         "layer", draw(st.integers(1, 9)) * 1e-9, round(input_grad + weight_grad, 9), input_grad, weight_grad,
-        parameters=draw(sizes), weights_bytes=0, activation_bytes=draw(sizes), weight_grad_bytes=draw(sizes),
+        parameters=draw(sizes), activation_bytes=draw(sizes), weight_grad_bytes=draw(sizes),
         output_bytes=0, workspace_forward=draw(small), workspace_backward=draw(small),
         workspace_weight_grad=draw(small), working_set=draw(sizes),
         held_gradients=tuple((name, gradients[name]) for name in draw(st.sets(st.sampled_from("ab"), max_size=2))))

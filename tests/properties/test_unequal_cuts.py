@@ -16,7 +16,7 @@ _ENDLESS = 2**40
 
 
 def layer(forward: int, backward: int) -> LayerCost:
-    return LayerCost("layer", forward * 1e-9, backward * 1e-9, None, None, 1, 1, 1, 0, 1)
+    return LayerCost("layer", forward * 1e-9, backward * 1e-9, None, None, 1, 1, 0, 1)
 
 
 @st.composite

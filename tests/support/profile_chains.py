@@ -88,5 +88,5 @@ def _operator(row: ProfileRow, layer: str, state: int) -> ChainOperator:
     own = row.activation_bytes * 2 // 3 if masked else row.activation_bytes
     return ChainOperator(
         f"{layer}.{row.name}", round(row.forward * 1e9), round(row.backward * 1e9), row.activation_bytes,
-        row.output_bytes, max(0, row.output_bytes - own), row.weights_bytes, state * row.weights_bytes,
+        row.output_bytes, max(0, row.output_bytes - own), state * row.weights_bytes,
         kind=row.name, layer=layer)

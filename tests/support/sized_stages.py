@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import weft
 from tests.support.placements import every_placement, tensors_between
 from weft.solver.feasibility.infeasible import Infeasible
-from weft.solver.placement.dag.front import FrontPoint
+from weft.solver.placement.groups import parts_of
 from weft.solver.placement.joint.candidates import candidate_of
 from weft.solver.placement.joint.cuts import SizedCut, cut_of
 from weft.solver.placement.joint.sized import SizedProblem
@@ -44,8 +44,7 @@ def every_cut(sized: SizedProblem) -> set[SizedCut]:
     """All graphs of stages, whether or not they fit."""
     roomy = dataclasses.replace(sized.any, micro_batches=1, kinds=tuple(
         dataclasses.replace(kind, memory=None) for kind in sized.any.kinds))
-    return {cut_of(sized, FrontPoint(0.0, 0, tuple((stage.kind, stage.nodes) for stage in row),
-                                     tuple(stage.devices for stage in row))) for row in every_placement(roomy)}
+    return {cut_of(sized, parts_of(row), [stage.devices for stage in row]) for row in every_placement(roomy)}
 
 
 def every_choice(cut: SizedCut) -> Iterator[tuple[int, ...]]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
 from tests.support.placements import every_placement, tensors_between
 from weft.solver.placement import judge
+from weft.solver.placement.dag.stage_blocks import StageLoad
 from weft.solver.placement.dag.stage_dag import stages_by_depth
+from weft.solver.placement.placement import PlacedStage
 from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, PlacementTensor
+from weft.solver.schedule import Schedule
 
 EFFORT = 20.0
 
@@ -55,3 +59,33 @@ def best_graph(problem: PlacementProblem, slack: float = 0.0) -> tuple[float, in
         return None
     least = min(load for load, _ in found)
     return least, min(depth for load, depth in found if load <= least * (1 + slack) + 1e-9)
+
+
+def work_of(problem: PlacementProblem, stages: Sequence[PlacedStage], micro_batch: int = 1, *,
+            spread: bool = False) -> list[StageLoad]:
+    """The work of a placement's stages. Of an operator's time its ``forward`` share goes with the forward, of a stage's
+    transfers half. ``spread``: the all-reduce of a step is in its backwards, in equal parts, or else nowhere."""
+    degrees = {degree.devices: degree.times for degree in problem.degrees}
+    found = []
+    for stage in stages:
+        times = {node: (degrees[stage.devices][node] if stage.devices > 1 else problem.nodes[node].times)[stage.kind]
+                 for node in stage.nodes}
+        ahead = sum(problem.nodes[node].forward * (time or 0.0) for node, time in times.items())
+        trains = any(problem.nodes[node].forward < 1 for node in stage.nodes)
+        memory = problem.kinds[stage.kind].memory
+        found.append(StageLoad(
+            ahead + stage.transfers / (2 if trains else 1),
+            stage.compute - ahead + stage.transfers / 2 + (stage.all_reduce if spread else 0.0) if trains else 0.0,
+            sum(problem.nodes[node].per_micro_batch for node in stage.nodes) / stage.devices, micro_batch,
+            None if memory is None else max(0.0, memory - stage.resident), stage.devices, stage.resident))
+    return found
+
+
+def step_of(schedule: Schedule, stages: Sequence[PlacedStage], count: int) -> float:
+    """The time at which all devices have ended their last block and their all-reduce, of ``count`` micro-batches."""
+    after = [stage.all_reduce * count for stage in stages for _ in range(stage.devices)]
+    ends = [0.0] * len(after)
+    for operation in schedule.operations:
+        for device in schedule.problem.blocks[operation.block].devices:
+            ends[device] = max(ends[device], operation.end)
+    return max(end + more for end, more in zip(ends, after, strict=True))

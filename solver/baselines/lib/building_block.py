@@ -15,6 +15,7 @@ that fits when it is run that way never gets stuck.
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -153,127 +154,112 @@ def _steps(pipeline: Pipeline) -> tuple[list[int], list[int]]:
 
 
 class _RepeatedBlock:
-    """One pass through time; see the module."""
+    """One pass through time; see the module. ``following``: each step's next micro-batch; ``arrival`` and ``earliest``:
+    when those that have run the step before arrive, the latter without devices waiting for an operation that then does
+    not run: the times of the finished orders, as is ``early_free``. ``waiting``: weight gradients of each device, by
+    step and micro-batch."""
 
     def __init__(self, chain: StepChain, block: BuildingBlock, micro_batches: int, room: Sequence[int | None]) -> None:
         self.chain, self.block, self.n = chain, block, micro_batches
         devices, steps = len(chain.room), len(chain.steps)
         self.room = [_NEVER if amount is None else amount for amount in room]
         self.mine = [[i for i in range(steps) if chain.device[i] == d] for d in range(devices)]
-        # For each step's next micro-batch: its number, its key (never: there is none) and its arrival (never: not yet).
         self.following = [0] * steps
-        self.key = list(block.offsets)
-        self.next_arrival = [0.0, *[_NEVER] * (steps - 1)]
-        self.arrival: list[list[float]] = [[] for _ in chain.steps]  # of those that are on their way, by micro-batch
-        self.arrival[0] = [0.0] * micro_batches
-        # The same without devices waiting for an operation that then does not run: the times of the finished orders.
+        self.arrival: list[list[float]] = [[0.0] * micro_batches, *([] for _ in chain.steps[1:])]
         self.earliest: list[list[float]] = [[0.0] * micro_batches, *([] for _ in chain.steps[1:])]
-        self.early_free = [0.0] * devices
-        self.level = [0] * devices
-        self.waiting: list[list[tuple[int, int]]] = [[] for _ in range(devices)]  # weight gradients: step, micro-batch
-        self.first_waiting = [0] * devices
-        self.waiting_change = [0] * devices
-        self.free = [0.0] * devices
+        self.early_free, self.free, self.level = [0.0] * devices, [0.0] * devices, [0] * devices
+        self.waiting = [deque[tuple[int, int]]() for _ in range(devices)]
         self.rows: list[Row] = [[] for _ in range(devices)]
         self.events = [(0.0, d) for d in range(devices)]
 
     def run(self) -> Built | None:
-        events, free = self.events, self.free
-        number = 0
-        while events:
-            number += 1
-            if not number & 63:
-                checkpoint()
-            now, d = event = heapq.heappop(events)
-            while events and events[0] == event:
-                heapq.heappop(events)
-            if free[d] <= now:
+        while self.events:
+            checkpoint()
+            now, d = event = heapq.heappop(self.events)
+            while self.events and self.events[0] == event:
+                heapq.heappop(self.events)
+            if self.free[d] <= now:
                 self._decide(d, now)
-        if any(m < self.n for m in self.following) or any(
-                first < len(queue) for first, queue in zip(self.first_waiting, self.waiting, strict=True)):
+        if any(m < self.n for m in self.following) or any(self.waiting):
             return None
         middle = self.earliest[len(self.earliest) // 2]
         half = self.n // 2
         pace = (middle[-1] - middle[half]) / (self.n - 1 - half) if self.n - 1 > half else 0.0
         return Built(self.rows, max(self.early_free), pace)
 
+    def _key(self, i: int) -> float:
+        """Of the next micro-batch of step ``i``; never if all have run."""
+        m = self.following[i]
+        return self.block.offsets[i] + m * self.block.interval if m < self.n else _NEVER
+
+    def _arrival(self, i: int) -> float:
+        """When the next micro-batch of step ``i`` arrives; never if that is not known."""
+        m, arrived = self.following[i], self.arrival[i]
+        return arrived[m] if m < len(arrived) else _NEVER
+
     def _decide(self, d: int, now: float) -> None:
         """Start the best available operation on device ``d``, which is free, if there is one."""
-        chain, keys, arrivals = self.chain, self.key, self.next_arrival
-        least = soonest = _NEVER
-        ready: list[tuple[float, int]] = []
-        for i in self.mine[d]:
-            key, arrival = keys[i], arrivals[i]
-            if key < least:
-                least = key
-            if arrival <= now:
-                ready.append((key, i))
-            elif arrival < soonest:
-                soonest = arrival
-        if len(ready) > 1:
-            ready.sort()
+        chain = self.chain
+        least = min((self._key(i) for i in self.mine[d]), default=_NEVER)
+        ready = sorted((self._key(i), i) for i in self.mine[d] if self._arrival(i) <= now)
         for key, i in ready:
             if key > least + self.block.lead:
                 break
             if self.level[d] + chain.take[i] <= self.room[d] and (key == least or self._may_overtake(d, i, key)):
                 self._start(d, i, now)
                 return
-        if self.first_waiting[d] == len(self.waiting[d]):
+        if not self.waiting[d]:
             return
-        i, m = self.waiting[d][self.first_waiting[d]]
+        i, m = self.waiting[d][0]
         length = chain.filler_duration[i]
+        soonest = min((time for time in map(self._arrival, self.mine[d]) if time > now), default=_NEVER)
         if not ready and soonest - now < self.block.patience * length:
             return  # the operation about to arrive would be delayed
         if self.level[d] + chain.filler_take[i] <= self.room[d]:
-            self.first_waiting[d] += 1
+            self.waiting[d].popleft()
             self.level[d] += chain.filler_change[i]
-            self.waiting_change[d] -= chain.filler_change[i]
             self.early_free[d] += length
-            self.rows[d].append((chain.filler[i], m))
-            self.free[d] = end = now + length
-            heapq.heappush(self.events, (end, d))
+            self._run(d, (chain.filler[i], m), now + length)
 
     def _start(self, d: int, i: int, now: float) -> None:
-        chain, m, arrived = self.chain, self.following[i], self.arrival[i]
-        following = self.following[i] = m + 1
-        self.key[i] = self.block.offsets[i] + following * self.block.interval if following < self.n else _NEVER
-        self.next_arrival[i] = arrived[following] if following < len(arrived) else _NEVER
+        chain, m = self.chain, self.following[i]
+        self.following[i] = m + 1
         self.level[d] += chain.change[i]
         if chain.filler[i] >= 0:
             self.waiting[d].append((i, m))
-            self.waiting_change[d] += chain.filler_change[i]
-        begin = self.earliest[i][m]
-        early = self.early_free[d] = (begin if begin > self.early_free[d] else self.early_free[d]) + chain.duration[i]
-        self.rows[d].append((chain.steps[i], m))
-        self.free[d] = end = now + chain.duration[i]
-        heapq.heappush(self.events, (end, d))
+        early = self.early_free[d] = max(self.earliest[i][m], self.early_free[d]) + chain.duration[i]
+        end = now + chain.duration[i]
+        self._run(d, (chain.steps[i], m), end)
         if i + 1 < len(chain.steps):
-            lag, after = chain.lag[i + 1], i + 1
-            self.arrival[after].append(end + lag)
-            if self.following[after] == m:
-                self.next_arrival[after] = end + lag
-            self.earliest[after].append(early + lag)
-            heapq.heappush(self.events, (end + lag, chain.device[after]))
+            lag = chain.lag[i + 1]
+            self.arrival[i + 1].append(end + lag)
+            self.earliest[i + 1].append(early + lag)
+            heapq.heappush(self.events, (end + lag, chain.device[i + 1]))
+
+    def _run(self, d: int, operation: tuple[int, int], end: float) -> None:
+        self.rows[d].append(operation)
+        self.free[d] = end
+        heapq.heappush(self.events, (end, d))
 
     def _may_overtake(self, d: int, i: int, key: float) -> bool:
         """Whether the operations that step ``i`` overtakes still fit after it, each weight gradient right after its
         gradient."""
-        chain, block, room = self.chain, self.block, self.room[d]
-        level = self.level[d] + self.waiting_change[d] + chain.change[i]
-        if chain.filler[i] >= 0:
-            level += chain.filler_change[i]
-        if level <= self.level[d] + self.waiting_change[d]:
+        def change(j: int) -> int:
+            return chain.change[j] + (chain.filler_change[j] if chain.filler[j] >= 0 else 0)
+
+        chain, interval = self.chain, self.block.interval
+        level = self.level[d] + sum(chain.filler_change[j] for j, _ in self.waiting[d]) + change(i)
+        if change(i) <= 0:
             return True
         overtaken: list[tuple[float, int]] = []
         for j in self.mine[d]:
-            m, other = self.following[j], self.key[j]
+            m, other = self.following[j], self._key(j)
             while m < self.n and other < key and j != i:
                 overtaken.append((other, j))
-                other += block.interval
+                other += interval
                 m += 1
-        overtaken.sort()
-        for _, j in overtaken:
-            if level + chain.take[j] > room:
+        for _, j in sorted(overtaken):
+            if level + chain.take[j] > self.room[d]:
                 return False
-            level += chain.change[j] + (chain.filler_change[j] if chain.filler[j] >= 0 else 0)
+            level += change(j)
         return True

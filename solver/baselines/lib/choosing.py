@@ -38,7 +38,7 @@ def best_of(problem: Problem, micro_batches: int, makers: Sequence[Maker], spare
         if longer is not None and (late or trial == micro_batches or _fits(Amounts.of(problem), longer)):
             return longer  # a longer run may have larger groups, and not fit
     if best is None:
-        raise NotApplicable("none of its variants runs on these stages with so many micro-batches")
+        raise NotApplicable("none of its variants runs on these stages with so many micro-batches in this memory")
     return best
 
 

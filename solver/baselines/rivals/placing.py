@@ -8,18 +8,10 @@ free at all times; orders are timed anew for comparison.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
 
-from weft.solver.baselines.lib.base import NotApplicable, Row
+from weft.solver.baselines.lib.base import Row
 from weft.solver.baselines.lib.building_block import StepChain
-from weft.solver.baselines.lib.extend import ENOUGH, extended
-from weft.solver.control.clock import checkpoint
-from weft.solver.problem import Problem
-from weft.solver.timing import time_orders
-
-#: Makes per-device orders of this many micro-batches, or None if they do not fit.
-Make: TypeAlias = Callable[[int], list[Row] | None]
 
 
 class NoRoom(Exception):
@@ -128,28 +120,3 @@ class Placing:
 
     def _weight_fits(self, d: int) -> bool:
         return self.level[d] + self.chain.filler_take[self._weights[d][self._first[d]][0]] <= self.room[d]
-
-
-def shortest(problem: Problem, micro_batches: int, settings: Iterable[Make]) -> list[Row]:
-    """The orders of the setting with the least makespan, timed with the problem's own links.
-
-    Of many micro-batches the settings are tried with fewer, and the repeating part is repeated. Raises
-    :class:`~weft.solver.baselines.lib.base.NotApplicable` if none fits.
-    """
-    few = min(micro_batches, max(ENOUGH, 4 * len(problem.devices)))
-    found: list[tuple[float, int, Make]] = []
-    seen: dict[tuple[tuple[tuple[int, int], ...], ...], float] = {}
-    for number, make in enumerate(settings):
-        checkpoint()
-        rows = make(few)
-        if rows is None:
-            continue
-        key = tuple(map(tuple, rows))
-        if key not in seen:
-            seen[key] = max(operation.end for operation in time_orders(problem, few, rows))
-            found.append((seen[key], number, make))
-    for _, _, make in sorted(found, key=lambda entry: entry[:2]):
-        made = extended(problem, micro_batches, make)
-        if made is not None:
-            return made
-    raise NotApplicable("no setting of its heuristic fits the devices' memory")

@@ -22,7 +22,9 @@ from itertools import product
 
 from weft.solver.baselines.lib.base import Row, require_training
 from weft.solver.baselines.lib.building_block import StepChain
-from weft.solver.baselines.rivals.placing import NoRoom, Placing, shortest
+from weft.solver.baselines.lib.choosing import best_of
+from weft.solver.baselines.lib.extend import extended
+from weft.solver.baselines.rivals.placing import NoRoom, Placing
 from weft.solver.problem import Problem
 
 
@@ -35,7 +37,8 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
     pipeline = require_training(problem, "chain", split=True)
     chain = StepChain.of(pipeline)
     settings = product((True, False), (True, False), (True, False))
-    return shortest(problem, micro_batches, [partial(_run, chain, setting) for setting in settings])
+    return best_of(problem, micro_batches, [
+        partial(extended, problem, make=partial(_run, chain, setting)) for setting in settings])
 
 
 def _run(chain: StepChain, setting: tuple[bool, bool, bool], micro_batches: int) -> list[Row] | None:

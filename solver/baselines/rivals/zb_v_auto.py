@@ -28,7 +28,9 @@ from statistics import fmean
 
 from weft.solver.baselines.lib.base import Row, require_training
 from weft.solver.baselines.lib.building_block import StepChain
-from weft.solver.baselines.rivals.placing import NoRoom, Placing, shortest
+from weft.solver.baselines.lib.choosing import best_of
+from weft.solver.baselines.lib.extend import extended
+from weft.solver.baselines.rivals.placing import NoRoom, Placing
 from weft.solver.control.clock import checkpoint
 from weft.solver.problem import Problem
 
@@ -47,7 +49,8 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
     chain = StepChain.of(pipeline)
     chains = dict.fromkeys((chain, _averaged(chain)))
     settings = product(chains, product((True, False), (True, False)))
-    return shortest(problem, micro_batches, [partial(_run, costs, setting) for costs, setting in settings])
+    return best_of(problem, micro_batches, [
+        partial(extended, problem, make=partial(_run, costs, setting)) for costs, setting in settings])
 
 
 def _averaged(chain: StepChain) -> StepChain:

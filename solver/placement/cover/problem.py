@@ -127,11 +127,6 @@ class Cover:
                    for other in {backend[reader] for reader in value.readers} if other != backend[value.maker])
 
     @property
-    def gap(self) -> float:
-        """The most by which it may exceed the optimum, as a share of that."""
-        return max(0.0, self.seconds / self.bound - 1) if self.bound else 0.0 if not self.seconds else float("inf")
-
-    @property
     def order(self) -> list[int]:
         """Its :attr:`parts`, by number, in an order in which they can run."""
         return order_of(self.problem.after, self.part_of, len(self.parts))

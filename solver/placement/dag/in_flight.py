@@ -1,11 +1,11 @@
 """The number of samples that stages of a DAG keep at once, each with its own micro-batch size.
 
 The rule of GraphPipe's static scheduler (Jeon et al., ASPLOS 2025, section 5; its table is a picture in every copy we
-know, so this is a reconstruction, which agrees with the stage files that its authors' runtime ships). A stage that
-runs k forwards of b samples each before it runs k backwards (kFkB) must have sent a successor the samples that one
-holds, and beside these the larger of both stages' k b:
+know, so this is a reconstruction, which agrees with the stage files that its authors' runtime ships). A stage of
+micro-batches of b samples must have sent a successor the samples that one holds, and beside these the larger of both
+stages' b:
 
-    f(x) = max over successors y of  f(y) + max(k(x) b(x), k(y) b(y)),       f(x) = k(x) b(x) without successors
+    f(x) = max over successors y of  f(y) + max(b(x), b(y)),       f(x) = b(x) without successors
 
 rounded up to whole micro-batches of x: a stage of 4 samples before one of 1 that keeps 2 must run a second forward
 before its first backward, or both wait for each other. (The files we know have no such case.)
@@ -18,45 +18,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from weft.solver.placement.problem import PlacementError
 
 
-@dataclass(frozen=True, slots=True)
-class Alternation:
-    """``forwards`` forwards of ``micro_batch`` samples each, then as many backwards, repeatedly (kFkB)."""
-
-    micro_batch: int
-    forwards: int = 1
-
-    def __post_init__(self) -> None:
-        if self.micro_batch < 1 or self.forwards < 1:
-            raise PlacementError(f"an alternation of {self.forwards} forwards of {self.micro_batch} samples: both "
-                                 "must be 1 or more")
-
-    @property
-    def samples(self) -> int:
-        """Samples of its forwards."""
-        return self.micro_batch * self.forwards
-
-
-def in_flight_samples(after: Sequence[Sequence[int]], alternations: Sequence[Alternation]) -> tuple[int, ...]:
-    """Per stage the most samples it keeps at once. ``after[x]``: the stages that directly follow stage x.
+def in_flight_samples(after: Sequence[Sequence[int]], sizes: Sequence[int]) -> tuple[int, ...]:
+    """Per stage the most samples it keeps at once. ``after[x]``: the stages that directly follow stage x; ``sizes``:
+    samples of each stage's micro-batches.
 
     Raises :class:`~weft.solver.placement.problem.PlacementError` if stages follow each other in a cycle.
     """
     found: dict[int, int] = {}
     for stage in _from_the_end(after):
-        here, whole = alternations[stage].samples, alternations[stage].micro_batch
-        held = max((found[y] + max(here, alternations[y].samples) for y in after[stage]), default=here)
-        found[stage] = -(-held // whole) * whole
+        own = sizes[stage]
+        held = max((found[y] + max(own, sizes[y]) for y in after[stage]), default=own)
+        found[stage] = -(-held // own) * own
     return tuple(found[stage] for stage in range(len(after)))
 
 
 def depths(after: Sequence[Sequence[int]]) -> tuple[int, ...]:
     """Per stage the number of stages on the longest way from it to the end, itself included."""
-    return in_flight_samples(after, [Alternation(1)] * len(after))
+    return in_flight_samples(after, [1] * len(after))
 
 
 def _from_the_end(after: Sequence[Sequence[int]]) -> list[int]:

@@ -1,9 +1,8 @@
 """A graph of stages as a block problem, and 1F1B on it: the time and memory of a step, for the judge to check.
 
 Every stage has devices of its own, a forward and, in training, a backward. A block of a replicated stage is on all of
-them at once, each with its part of the micro-batch. Their all-reduce comes once a step, after a device's last backward:
-:func:`step_of` adds it there, and a block problem, which repeats all it has, spreads it over the backwards
-(:func:`work_of` with ``spread``). Stages may run micro-batches of different sizes: the
+them at once, each with its part of the micro-batch. Their all-reduce comes once a step; a block problem, which repeats
+all it has, spreads it over the backwards. Stages may run micro-batches of different sizes: the
 problem's micro-batch is then the largest of them, a *round*, and a stage with a smaller one has several blocks in it,
 which wait for those blocks of other stages that hold their samples. A stage's blocks of one kind run in the order of
 their samples, within a round and from one to the next. That loses no schedule: let any schedule's k-th forward of a
@@ -20,9 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft.solver.judge.validate import validate
-from weft.solver.placement.dag.in_flight import Alternation, in_flight_samples
-from weft.solver.placement.placement import PlacedStage
-from weft.solver.placement.problem import PlacementError, PlacementProblem
+from weft.solver.placement.dag.in_flight import in_flight_samples
+from weft.solver.placement.problem import PlacementError
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.schedule import Schedule
 from weft.solver.timing import time_orders
@@ -32,8 +30,7 @@ from weft.solver.timing import time_orders
 class StageLoad:
     """The work of a stage for one micro-batch of its own: seconds (or any unit) of its passes, memory kept from one to
     the other, samples; ``memory``, its device's memory for that (``None``: unlimited), beside the ``static`` memory
-    always in use; and its number of ``devices``, each of which takes that time and has that memory. ``all_reduce``:
-    theirs, once a step."""
+    always in use; and its number of ``devices``, each of which takes that time and has that memory."""
 
     forward: float
     backward: float
@@ -41,39 +38,7 @@ class StageLoad:
     micro_batch: int = 1
     memory: float | None = None
     devices: int = 1
-    all_reduce: float = 0.0
     static: float = 0.0
-
-
-def work_of(problem: PlacementProblem, stages: Sequence[PlacedStage], micro_batch: int = 1, *,
-            spread: bool = False) -> list[StageLoad]:
-    """The work of a placement's stages. Of an operator's time its ``forward`` share goes with the forward, of a stage's
-    transfers half. ``spread``: the all-reduce of a step is in its backwards, in equal parts."""
-    degrees = {degree.devices: degree.times for degree in problem.degrees}
-    found = []
-    for stage in stages:
-        times = {node: (degrees[stage.devices][node] if stage.devices > 1 else problem.nodes[node].times)[stage.kind]
-                 for node in stage.nodes}
-        ahead = sum(problem.nodes[node].forward * (time or 0.0) for node, time in times.items())
-        trains = any(problem.nodes[node].forward < 1 for node in stage.nodes)
-        memory = problem.kinds[stage.kind].memory
-        found.append(StageLoad(
-            ahead + stage.transfers / (2 if trains else 1),
-            stage.compute - ahead + stage.transfers / 2 + (stage.all_reduce if spread else 0.0) if trains else 0.0,
-            sum(problem.nodes[node].per_micro_batch for node in stage.nodes) / stage.devices, micro_batch,
-            None if memory is None else max(0.0, memory - stage.resident), stage.devices,
-            0.0 if spread else stage.all_reduce * (problem.micro_batches or 1), stage.resident))
-    return found
-
-
-def step_of(schedule: Schedule, works: Sequence[StageLoad]) -> float:
-    """The time at which all devices have ended their last block and their all-reduce."""
-    after = [work.all_reduce for work in works for _ in range(work.devices)]
-    ends = [0.0] * len(after)
-    for operation in schedule.operations:
-        for device in schedule.problem.blocks[operation.block].devices:
-            ends[device] = max(ends[device], operation.end)
-    return max(end + more for end, more in zip(ends, after, strict=True))
 
 
 def stage_problem(name: str, works: Sequence[StageLoad], after: Sequence[Sequence[int]], *, time_unit: str = "s",
@@ -125,7 +90,7 @@ def one_f_one_b(problem: Problem, works: Sequence[StageLoad], after: Sequence[Se
     ``micro_batches``: of the problem; ``most``: no stage runs more samples ahead. Raises
     :class:`~weft.solver.InvalidSchedule` where it does not fit.
     """
-    held = in_flight_samples(after, [Alternation(work.micro_batch) for work in works])
+    held = in_flight_samples(after, [work.micro_batch for work in works])
     if most is not None:
         held = tuple(int(min(samples, limit)) for samples, limit in zip(held, most, strict=True))
     schedule = Schedule(problem, micro_batches, time_orders(problem, micro_batches, _alternating_orders(

@@ -21,49 +21,38 @@ _UNITS = 2**45
 _WHOLE = 2**50
 
 
-def require_memory(threshold: Threshold) -> None:
-    """Every stage within the memory of its kind, as required for a row of stages."""
-    for k, kind in enumerate(threshold.groups.problem.kinds):
+def require_memory(threshold: Threshold, excess: cp_model.IntVar | None = None) -> None:
+    """Every stage within the memory of its kind, as required for a row of stages; and ``excess`` more, in units of
+    :func:`excess_scale`, if that is given."""
+    problem = threshold.groups.problem
+    scale = None if excess is None else excess_scale(threshold)
+    for k, kind in enumerate(problem.kinds):
         for stage in range(threshold.stages if kind.memory is not None and kind.count else 0):
-            in_flight = threshold.groups.problem.in_flight(threshold.stages - stage)
-            terms, limit = memory_terms(threshold, stage, k, in_flight)
+            terms, limit = memory_terms(threshold, stage, k, problem.in_flight(threshold.stages - stage), scale)
             on = threshold.kind[stage][k]
             if on is not False and sum(amount for amount, _ in terms) > limit:
-                threshold.at_most(terms, limit, on)
+                threshold.at_most(terms, limit if excess is None else limit + excess, on)
 
 
-def memory_terms(threshold: Threshold, stage: int, kind: int, in_flight: int) -> tuple[Terms, int]:
+def memory_terms(threshold: Threshold, stage: int, kind: int, in_flight: int, scale: Fraction | None = None
+                 ) -> tuple[Terms, int]:
     """(units, literal) whose sum is the memory of ``stage`` with ``in_flight`` micro-batches, and the capacity of a
     device of ``kind``, whose memory is limited. A group that does not fit by itself counts as one unit more than
-    that."""
+    that, except in units of a given ``scale``."""
     groups = threshold.groups
     memory = groups.problem.kinds[kind].memory
     assert memory is not None
     demand: list[float] = (groups.resident + in_flight * groups.per_micro_batch).tolist()
+    there = [(demand[group], threshold.inside(group, stage)) for group in threshold.groups_at(stage)]
+    if scale is not None:
+        return [(math.floor(Fraction(held) * scale), x) for held, x in there], math.floor(Fraction(memory) * scale)
     if not memory:
-        return [(int(demand[group] > 0), threshold.inside(group, stage)) for group in threshold.groups_at(stage)], 0
+        return [(int(held > 0), x) for held, x in there], 0
     most = room(memory)
     finest = max(Fraction(amount).denominator for amount in (most, *(a for a in demand if a <= most)))
     scale = min(Fraction(finest), Fraction(2) ** math.floor(math.log2(_UNITS) - math.log2(most)))
     limit = math.floor(Fraction(most) * scale)
-    return [(min(math.floor(Fraction(demand[group]) * scale), limit + 1), threshold.inside(group, stage))
-            for group in threshold.groups_at(stage)], limit
-
-
-def require_memory_with(threshold: Threshold, excess: cp_model.IntVar) -> None:
-    """Every stage within the memory of its kind and ``excess`` more, in units of :func:`excess_scale`."""
-    groups, problem, scale = threshold.groups, threshold.groups.problem, excess_scale(threshold)
-    for k, kind in enumerate(problem.kinds):
-        if kind.memory is None or not kind.count:
-            continue
-        limit = math.floor(Fraction(kind.memory) * scale)
-        for stage in range(threshold.stages):
-            demand = (groups.resident + problem.in_flight(threshold.stages - stage) * groups.per_micro_batch).tolist()
-            terms: Terms = [(math.floor(Fraction(demand[group]) * scale), threshold.inside(group, stage))
-                            for group in threshold.groups_at(stage)]
-            on = threshold.kind[stage][k]
-            if on is not False and sum(amount for amount, _ in terms) > limit:
-                threshold.at_most(terms, limit + excess, on)
+    return [(min(math.floor(Fraction(held) * scale), limit + 1), x) for held, x in there], limit
 
 
 def excess_scale(threshold: Threshold) -> Fraction:

@@ -12,7 +12,6 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from weft.solver.judge.validate import InvalidSchedule
-from weft.solver.placement.dag.front import FrontPoint
 from weft.solver.placement.dag.stage_blocks import StageLoad, one_f_one_b, stage_problem
 from weft.solver.placement.groups import Groups, neighbours, waits
 from weft.solver.placement.joint.cuts import SizedCut, cut_of
@@ -86,7 +85,7 @@ def other_cuts(cut: SizedCut, sizes: Sequence[int], groups: Groups) -> Iterator[
             parts = [(kind, tuple(node for node in nodes if node not in members) if stage == here else
                       (*nodes, *members) if stage == there else nodes) for stage, (kind, nodes) in enumerate(cut.parts)]
             with suppress(PlacementError):  # stages that follow each other in a circle
-                found = cut_of(cut.sized, FrontPoint(0.0, 0, tuple(parts), cut.devices))
+                found = cut_of(cut.sized, parts, cut.devices)
                 size_of = {min(nodes): size for (_, nodes), size in zip(parts, sizes, strict=True)}
                 moved = tuple(size_of[nodes[0]] for _, nodes in found.parts)
                 if all(size in costs for size, costs in zip(moved, found.costs, strict=True)):

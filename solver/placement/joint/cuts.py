@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 
-from weft.solver.placement.dag.front import FrontPoint
 from weft.solver.placement.dag.in_flight import depths
 from weft.solver.placement.dag.stage_blocks import StageLoad
 from weft.solver.placement.dag.stage_dag import following
+from weft.solver.placement.groups import Parts
 from weft.solver.placement.joint.sized import SizedProblem
 from weft.solver.placement.paths import in_paths
 
@@ -141,10 +141,12 @@ class SizedCut:
         return found
 
 
-def cut_of(sized: SizedProblem, point: FrontPoint) -> SizedCut:
-    """The graph of stages of ``point``, deepest stages first: equal graphs are equal cuts."""
-    parts = [(kind, tuple(sorted(nodes))) for kind, nodes in point.parts if nodes]
-    deep = depths(following(sized.any, parts))
-    ranked = sorted(range(len(parts)), key=lambda i: (-deep[i], parts[i][1][0]))
-    parts = [parts[i] for i in ranked]
-    return SizedCut(sized, tuple(parts), tuple(point.devices[i] for i in ranked), following(sized.any, parts))
+def cut_of(sized: SizedProblem, parts: Parts, devices: Sequence[int] = ()) -> SizedCut:
+    """The graph of stages of ``parts`` on these numbers of ``devices`` (default: one each), deepest stages first: equal
+    graphs are equal cuts."""
+    stages = [(kind, tuple(sorted(nodes)), count) for (kind, nodes), count in zip(
+        parts, devices or (1,) * len(parts), strict=True) if nodes]
+    deep = depths(following(sized.any, [(kind, nodes) for kind, nodes, _ in stages]))
+    ranked = sorted(range(len(stages)), key=lambda i: (-deep[i], stages[i][1][0]))
+    own = tuple(stages[i][:2] for i in ranked)
+    return SizedCut(sized, own, tuple(stages[i][2] for i in ranked), following(sized.any, own))

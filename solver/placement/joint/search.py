@@ -23,7 +23,7 @@ from weft.solver.control.clock import unwatched
 from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
 from weft.solver.placement.bracket import simple_bound
-from weft.solver.placement.dag.front import FrontPoint, front
+from weft.solver.placement.dag.front import front
 from weft.solver.placement.dag.graph_bracket import IMPOSSIBLE
 from weft.solver.placement.dag.levels.ideals import TooWide
 from weft.solver.placement.dag.levels.least_step import least_step
@@ -140,11 +140,10 @@ class _JointSearch:
         if found.points or not (found.whole and self.makespan == math.inf):
             self.impossible = False
         for point in (*found.points, *found.ties):
-            self._add(point, [size] if size else self.sized.sizes)
+            self._add(cut_of(self.sized, point.parts, point.devices), [size] if size else self.sized.sizes)
 
-    def _add(self, point: FrontPoint, sizes: Sequence[int]) -> None:
+    def _add(self, cut: SizedCut, sizes: Sequence[int]) -> None:
         """A further cut, and 1F1B on it with each of ``sizes`` for all stages."""
-        cut = cut_of(self.sized, point)
         if cut not in self.cuts:
             self.cuts.append(cut)
         for each in sizes:
@@ -195,8 +194,7 @@ class _JointSearch:
                 found = least_step(groups, budget, least=least / (problem.micro_batches or 1), most=self.makespan,
                                    params=replace(PARAMS, step_gap=PARAMS.short_gap))
                 for stages in dict.fromkeys(found.stages):
-                    self._add(FrontPoint(stages.value, 0, tuple(nodes_of(groups, stages)),
-                                         stages.devices or (1,) * len(stages.stages)),
+                    self._add(cut_of(self.sized, nodes_of(groups, stages), stages.devices),
                               [size] if size else self.sized.sizes)
 
     # -- 3. and 4. sizes --------------------------------------------------------------------------------------------

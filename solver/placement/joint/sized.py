@@ -48,10 +48,6 @@ class SizedProblem:
         """The problem in the smallest micro-batches; all have its operators, order and devices."""
         return next(iter(self.by_size.values()))
 
-    def only(self, sizes: Iterable[int]) -> SizedProblem:
-        """The same with some of its sizes."""
-        return SizedProblem(self.mini_batch, {size: self.by_size[size] for size in sizes})
-
     @cached_property
     def fastest(self) -> PlacementProblem:
         """Every operator and tensor as fast a sample as at its best size, in the smallest micro-batches: at any sizes

@@ -64,11 +64,10 @@ class Classes:
 
 @dataclass(frozen=True)
 class ClassCounts:
-    """How many operators of each class are recomputed and offloaded, and whether what is received is offloaded."""
+    """How many operators of each class are recomputed and offloaded."""
 
     recompute: Ints
     offload: Ints
-    input_offloaded: bool
 
 
 def modes_of(classes: Classes, first: int, last: int, choice: ClassCounts) -> list[Mode]:

@@ -51,8 +51,7 @@ def whole_layers(problem: MemoryProblem) -> MemoryPlan:
         found = _swapped(problem, stage, [k for k in starts if cuts[stage] <= k <= cuts[stage + 1]])
         assert found is not None
         modes += found[1]
-    kept: list[Mode] = ["keep"] * stages
-    return MemoryPlan(problem, cuts, tuple(modes), tuple(kept))
+    return MemoryPlan(problem, cuts, tuple(modes))
 
 
 def _swapped(problem: MemoryProblem, stage: int, starts: Sequence[int]) -> tuple[int, list[Mode]] | None:
@@ -109,6 +108,5 @@ def _stage_time_memory(problem: MemoryProblem, stage: int, first: int, last: int
     cuts[stage], cuts[stage + 1] = first, last
     every: list[Mode] = ["keep"] * len(problem.operators)
     every[first:last] = modes
-    inputs: list[Mode] = ["keep"] * problem.stages
-    found = measure(MemoryPlan(problem, tuple(cuts), tuple(every), tuple(inputs)), stage)
+    found = measure(MemoryPlan(problem, tuple(cuts), tuple(every)), stage)
     return found.time, found.memory

@@ -8,7 +8,7 @@ a step). What an operator keeps from its forward for its backward is
 * *recomputed*: dropped, and made again by a second forward just before the backward; or
 * *offloaded*: copied to the host after the forward and back before the backward, on the device's copy engine.
 
-What a stage receives from the one before is held too, kept or offloaded.
+What a stage receives from the one before is kept too: it lies in the receive buffer until its backward.
 
 **Time.** The period of a pipeline is at least that of its busiest resource, and the planner makes the busiest one
 least: a stage's device (forwards, backwards, second forwards), its copy engine (every offloaded byte twice per
@@ -41,7 +41,6 @@ from itertools import accumulate
 from typing import Literal, TypeAlias
 
 from weft.solver.placement.problem import PlacementError
-from weft.solver.values import is_finite_number
 
 
 class NoMemoryPlan(ValueError):
@@ -56,7 +55,7 @@ Rules: TypeAlias = Literal["strict", "published"]
 class ChainOperator:
     """One operator for one micro-batch: ``forward`` and ``backward`` in nanoseconds, sizes in bytes.
 
-    ``weights``: one copy of its parameters. ``resident``: parameters, gradients and optimizer state together.
+    ``resident``: parameters, gradients and optimizer state together.
     ``kept``: what it leaves on the device for its backward, its output among it. ``output``: all that crosses to the
     operator behind it; ``passing``: the part of it that earlier operators made and that only passes by.
     ``kind``: operators of one kind and equal costs are interchangeable; with an empty kind it is alone. ``layer``: for
@@ -69,13 +68,12 @@ class ChainOperator:
     kept: int
     output: int
     passing: int = 0
-    weights: int = 0
     resident: int = 0
     kind: str = ""
     layer: str = ""
 
     def __post_init__(self) -> None:
-        for field in ("forward", "backward", "kept", "output", "passing", "weights", "resident"):
+        for field in ("forward", "backward", "kept", "output", "passing", "resident"):
             value = getattr(self, field)
             if not isinstance(value, int) or value < 0:
                 raise PlacementError(f"operator {self.name!r}: {field} is {value!r:.60}, it must be a whole number of "
@@ -87,10 +85,8 @@ class MemoryProblem:
     """A chain, ``stages`` devices in a row with ``memory`` bytes each, and what a plan may do.
 
     ``copy_bandwidth``: bytes a second of each device's copy engine. ``link_bandwidth``: of the link between neighbours,
-    one direction, and ``link_latency`` seconds a message. ``modes``: what is allowed beside keeping. ``versions``: a
-    stage holds as many versions of its weights as micro-batches (PipeDream's weight stashing). ``micro_batches``: in a
-    step (``None``: many). ``windows``: where each of the S - 1 cuts may be, as operators that begin a stage (``None``:
-    anywhere). ``inputs_stay``: what a stage receives is never offloaded, as where it lies in a receive buffer.
+    one direction. ``modes``: what is allowed beside keeping. ``micro_batches``: in a step (``None``: many).
+    ``windows``: where each of the S - 1 cuts may be, as operators that begin a stage (``None``: anywhere).
     ``copy_buffers``: how many times a stage has room for what it offloads; ``ahead``: how many micro-batches more than
     under 1F1B every stage but the last has room for, so that it need not wait while messages travel.
     """
@@ -100,13 +96,10 @@ class MemoryProblem:
     memory: int
     copy_bandwidth: float
     link_bandwidth: float = float("inf")
-    link_latency: float = 0.0
     rules: Rules = "strict"
     modes: frozenset[Mode] = frozenset({"recompute", "offload"})
-    versions: bool = False
     micro_batches: int | None = None
     windows: tuple[frozenset[int], ...] | None = None
-    inputs_stay: bool = False
     copy_buffers: int = 2
     ahead: int = 0
 
@@ -125,8 +118,6 @@ class MemoryProblem:
         for name in ("copy_bandwidth", "link_bandwidth"):
             if not getattr(self, name) > 0:
                 raise PlacementError(f"{name} is {getattr(self, name)}, it must be more than 0 bytes a second")
-        if not (is_finite_number(self.link_latency) and self.link_latency >= 0):
-            raise PlacementError(f"link_latency is {self.link_latency}, it must be 0 seconds or more")
         if self.windows is not None and len(self.windows) != self.stages - 1:
             raise PlacementError(f"there are {len(self.windows)} windows for {self.stages - 1} cuts, give one for each")
 
@@ -139,10 +130,6 @@ class MemoryProblem:
         """What a stage that begins with operator ``first`` holds of what it receives, for each micro-batch."""
         return self.operators[first - 1].output if first and self.rules == "strict" else 0
 
-    def movable_input_bytes(self, first: int) -> int:
-        """The part of that which may be offloaded."""
-        return self.input_bytes(first) if "offload" in self.modes and not self.inputs_stay else 0
-
     def passing_bytes(self, operator: int) -> int:
         """What stays on the device, beside what the operator before keeps, where a recomputed run begins with
         ``operator``."""
@@ -151,7 +138,7 @@ class MemoryProblem:
     def link_time(self, first: int) -> int:
         """Nanoseconds that the link before a stage is busy one way with a micro-batch."""
         size = self.operators[first - 1].output if first else 0
-        return -int(-(size / self.link_bandwidth + self.link_latency) * 1e9 // 1) if size else 0
+        return -int(-(size / self.link_bandwidth) * 1e9 // 1)
 
     def copy_time(self, size: int) -> int:
         """Nanoseconds of the copy engine for ``size`` offloaded bytes, there and back."""
@@ -162,14 +149,14 @@ class MemoryProblem:
         return max(0, math.floor(Fraction(self.copy_bandwidth) * time / (2 * 10**9)))
 
     @cached_property
-    def totals(self) -> tuple[list[int], list[int], list[int], list[int]]:
-        """Sums over the first operators: time, kept bytes, resident bytes, weights."""
+    def totals(self) -> tuple[list[int], list[int], list[int]]:
+        """Sums over the first operators: time, kept bytes, resident bytes."""
         def sums(values: Sequence[int]) -> list[int]:
             return list(accumulate(values, initial=0))
 
         ops = self.operators
         return (sums([o.forward + o.backward for o in ops]), sums([o.kept for o in ops]),
-                sums([o.resident for o in ops]), sums([o.weights for o in ops]))
+                sums([o.resident for o in ops]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,15 +189,13 @@ class StageMeasure:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Stage s is operators ``cuts[s]`` to ``cuts[s + 1] - 1``. ``modes``: one an operator. ``inputs``: one a stage,
-    what happens to what it receives (keep or offload). ``bound``: nanoseconds that no plan of the problem is below;
-    with ``strict`` rules, of those whose recompute buffers go by class
+    """Stage s is operators ``cuts[s]`` to ``cuts[s + 1] - 1``. ``modes``: one an operator. ``bound``: nanoseconds that
+    no plan of the problem is below; with ``strict`` rules, of those whose recompute buffers go by class
     (:mod:`weft.solver.placement.memory.stage_oracle`)."""
 
     problem: MemoryProblem
     cuts: tuple[int, ...]
     modes: tuple[Mode, ...]
-    inputs: tuple[Mode, ...]
     bound: int = 0
 
     @cached_property
@@ -228,20 +213,13 @@ class MemoryPlan:
         """Whether every stage has the memory it needs."""
         return all(stage.memory <= self.problem.memory for stage in self.stages)
 
-    @property
-    def gap(self) -> float:
-        """How far ``time`` may be from the optimum, as a share of it."""
-        return self.time / self.bound - 1 if self.bound else 0.0 if self.time <= 0 else math.inf
-
 
 def measure(plan: MemoryPlan, stage: int) -> StageMeasure:
     """The costs of ``stage`` of ``plan``, operator by operator; this defines the meaning of a plan."""
     problem, first, last = plan.problem, plan.cuts[stage], plan.cuts[stage + 1]
     ops = problem.operators
     in_flight = problem.in_flight(stage)
-    received = problem.input_bytes(first)
-    held = received if plan.inputs[stage] == "keep" else 0
-    copied = [received] if plan.inputs[stage] == "offload" else []
+    held, copied = problem.input_bytes(first), list[int]()
     again = run = longest = largest = 0
     for k in range(first, last):
         if plan.modes[k] == "recompute":
@@ -257,11 +235,9 @@ def measure(plan: MemoryPlan, stage: int) -> StageMeasure:
         else:
             copied.append(ops[k].kept)
     strict = problem.rules == "strict"
-    resident = sum(ops[k].resident for k in range(first, last))
-    if problem.versions:
-        resident += (in_flight - 1) * sum(ops[k].weights for k in range(first, last))
     return StageMeasure(
         first, last, in_flight, again + sum(ops[k].forward + ops[k].backward for k in range(first, last)), again,
-        problem.copy_time(sum(copied)), problem.link_time(first), resident, in_flight * held,
+        problem.copy_time(sum(copied)), problem.link_time(first), sum(ops[k].resident for k in range(first, last)),
+        in_flight * held,
         longest if strict else largest,
         problem.copy_buffers * (sum(copied) if strict else max(copied, default=0)), sum(copied))

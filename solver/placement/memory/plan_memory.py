@@ -42,7 +42,7 @@ class MemoryPlanNotFound(NoMemoryPlan):
 
 
 def plan_memory(problem: MemoryProblem, *, gap: float = 1e-4, time_limit: float = inf, seed: int = 0,
-                at_least: int = 0, start: MemoryPlan | None = None, budget: Budget | None = None) -> MemoryPlan:
+                at_least: int = 0, budget: Budget | None = None) -> MemoryPlan:
     """The plan of least bottleneck, and the bound that proves it; among those, least recomputed time, stage by stage.
 
     With ``strict`` buffers and classes of several operators plans and bound are of those that size a stage's recompute
@@ -51,20 +51,18 @@ def plan_memory(problem: MemoryProblem, *, gap: float = 1e-4, time_limit: float 
 
     ``gap``: how far from the optimum the answer may be, as a share of it; the plan's ``bound`` says how far it is.
     ``time_limit``: seconds, after which the best plan so far is returned. ``at_least``: nanoseconds that no plan is
-    known to be below, such as the bound of a problem that asks for less. ``start``: a plan of ``problem`` that fits,
-    returned where no better one is found; without it, where time is limited, that of whole layers by a rule
-    (:mod:`weft.solver.placement.memory.layer_rule`), which no answer is worse than. ``budget``: in place of
+    known to be below, such as the bound of a problem that asks for less. Where time is limited, no answer is worse than
+    the plan of whole layers by a rule (:mod:`weft.solver.placement.memory.layer_rule`). ``budget``: in place of
     ``time_limit`` and ``seed``; it says afterwards whether Ctrl-C came, on which the best plan so far is returned.
     Raises :class:`NoMemoryPlan` where it is proven that none fits, :class:`MemoryPlanNotFound` where none was found,
     and ``KeyboardInterrupt`` where none was until then.
     """
     budget = budget or Budget(seconds=time_limit, seed=seed)
     search = LimitSearch(problem, budget)
-    known = None if start is None else start.time
-    start = start or _by_rule(problem, budget)
-    lower, cuts = search.narrow(gap, at_least, known)
+    start = _by_rule(problem, budget)
+    lower, cuts = search.narrow(gap, at_least)
     plan = None if cuts is None else search.plan(cuts)
-    if plan is None and known is None and search.ruled and not search.fits_nothing():
+    if plan is None and search.ruled and not search.fits_nothing():
         alone = replace(problem, operators=tuple(replace(op, kind="") for op in problem.operators))
         search = LimitSearch(alone, budget)
         lower, cuts = search.narrow(gap, at_least)
@@ -128,17 +126,14 @@ class LimitSearch:
 
     # -- the limit -------------------------------------------------------------------------------------------------
 
-    def narrow(self, gap: float, at_least: int = 0,
-               known: int | None = None) -> tuple[int, tuple[int, ...] | None]:
-        """A lower bound of the least limit, and cuts within a limit close to it; below ``known``, or none."""
+    def narrow(self, gap: float, at_least: int = 0) -> tuple[int, tuple[int, ...] | None]:
+        """A lower bound of the least limit, and cuts within a limit close to it, if there are any."""
         total, kept = self.problem.totals[0][-1], self.problem.totals[1][-1]
         single = max(op.forward + op.backward for op in self.problem.operators)
         bound = failed = max(-(-total // self.stages), single, at_least) - 1
         links = max((self.problem.link_time(k) for k in range(1, self.count)), default=0)
         most = max(total + sum(op.forward for op in self.problem.operators), links, bound + 1,
                    self.problem.copy_time(kept + max(op.output for op in self.problem.operators)))
-        if known is not None:
-            most = max(bound, known - 1)
         self.slowest = most
         best: tuple[int, ...] | None = None
         step, limit = PARAMS.first_step, bound + 1
@@ -278,9 +273,7 @@ class LimitSearch:
     def plan(self, cuts: tuple[int, ...]) -> MemoryPlan:
         """The cuts with the modes of least work within the limit that they were found for."""
         modes: list[Mode] = []
-        inputs: list[Mode] = []
         for stage, (first, last) in enumerate(pairwise(cuts)):
             choice = self.oracle.lightest(stage, first, last, self.limit)
             modes += modes_of(self.oracle.classes, first, last, choice)
-            inputs.append("offload" if choice.input_offloaded else "keep")
-        return MemoryPlan(self.problem, cuts, tuple(modes), tuple(inputs))
+        return MemoryPlan(self.problem, cuts, tuple(modes))

@@ -62,10 +62,9 @@ class StageOracle:
 
     def excess(self, stage: int, first: int, last: int) -> int:
         """Bytes that must be saved: what the stage holds if everything is kept, less the memory."""
-        _, kept, resident, weights = self.problem.totals
+        _, kept, resident = self.problem.totals
         count = self.problem.in_flight(stage)
-        versions = (count - 1) * (weights[last] - weights[first]) if self.problem.versions else 0
-        return (resident[last] - resident[first] + versions - self.problem.memory
+        return (resident[last] - resident[first] - self.problem.memory
                 + count * (kept[last] - kept[first] + self.problem.input_bytes(first)))
 
     # -- the question ----------------------------------------------------------------------------------------------
@@ -100,7 +99,7 @@ class StageOracle:
         for end, at, choice in self._shown.get((stage, first), ()):
             if end >= last and at <= limit:
                 recompute = np.minimum(choice.recompute, there)
-                return ClassCounts(recompute, np.minimum(choice.offload, there - recompute), choice.input_offloaded)
+                return ClassCounts(recompute, np.minimum(choice.offload, there - recompute))
         raise AssertionError("a stage that fits was shown to")
 
     def _offload_gain(self, stage: int) -> int:
@@ -134,10 +133,9 @@ class StageOracle:
         best_offload = 0
         gain = self._offload_gain(stage)
         if self._offloads and gain > 0:
-            received = self.problem.movable_input_bytes(first)
             limit_bytes = self.problem.copy_bytes(limit)
             for level, size in enumerate(self._levels):
-                there_bytes = int((there * c.kept)[c.kept <= size].sum()) + received
+                there_bytes = int((there * c.kept)[c.kept <= size].sum())
                 below = int(self._levels[level - 1]) if level and self.problem.rules == "published" else 0
                 buffers = self.problem.copy_buffers * below
                 best_offload = max(best_offload, gain * min(limit_bytes, there_bytes) - buffers)
@@ -150,7 +148,7 @@ class StageOracle:
             recompute = self._recomputed(there, spare, int(size))
             offloads = self._levels[::-1] if self._offloads and self._offload_gain(stage) > 0 else (-1,)
             for largest in offloads[:4]:
-                choice = self._offloaded(first, there - recompute, recompute, limit, int(largest))
+                choice = self._offloaded(there - recompute, recompute, limit, int(largest))
                 if self.saved(stage, first, last, choice) >= excess:
                     return choice
             if size < 0:
@@ -168,29 +166,25 @@ class StageOracle:
                 spare -= int(taken[k] * c.forward[k])
         return taken
 
-    def _offloaded(self, first: int, there: Ints, recompute: Ints, limit: int, largest: int) -> ClassCounts:
+    def _offloaded(self, there: Ints, recompute: Ints, limit: int, largest: int) -> ClassCounts:
         c, left = self.classes, self.problem.copy_bytes(limit) if largest >= 0 else 0
-        received = self.problem.movable_input_bytes(first)
-        with_input = 0 < received <= min(left, largest)
-        left -= received if with_input else 0
         taken = np.zeros_like(there)
         for k in self._by_size:
             size = int(c.kept[k])
             if there[k] and 0 < size <= largest and size <= left:
                 taken[k] = min(int(there[k]), left // size)
                 left -= int(taken[k]) * size
-        return ClassCounts(recompute, taken, with_input)
+        return ClassCounts(recompute, taken)
 
     def saved(self, stage: int, first: int, last: int, choice: ClassCounts) -> int:
         """Bytes that ``choice`` saves against keeping everything, buffers taken off."""
         c, problem = self.classes, self.problem
-        received = problem.input_bytes(first) if choice.input_offloaded else 0
-        offloaded = int((choice.offload * c.kept).sum()) + received
+        offloaded = int((choice.offload * c.kept).sum())
         dropped = int((choice.recompute * c.kept).sum()) - self._staying(first, last, choice.recompute)
         saved = problem.in_flight(stage) * (dropped + offloaded)
         used = choice.recompute > 0
         if problem.rules == "published":
-            copied = max([received, *c.kept[choice.offload > 0].tolist()])
+            copied = c.kept[choice.offload > 0].max(initial=0)
             return int(saved - c.kept[used].max(initial=0) - problem.copy_buffers * copied)
         longest = acc = 0
         for k in c.of[first:last].tolist():
@@ -225,7 +219,7 @@ class StageOracle:
         spare, excess = self.spare_time(first, last, limit), self.excess(stage, first, last)
         nothing = np.zeros_like(self.classes.kept)
         if excess <= 0:
-            return ClassCounts(nothing, nothing, False)
+            return ClassCounts(nothing, nothing)
         model = self._model(stage, first, last, limit, spare, excess)
         model.model.minimize(model.recomputing)
         found = self._run(model)
@@ -266,30 +260,25 @@ class StageModel:
         self.model = model = cp_model.CpModel()
         self.recompute: dict[int, cp_model.IntVar] = {}
         self.offload: dict[int, cp_model.IntVar] = {}
-        received = problem.movable_input_bytes(first)
-        self.input = model.new_bool_var("input offloaded")
-        if not received:
-            model.add(self.input == 0)
         for k in self.present:
             number = int(there[k])
             self.recompute[k] = model.new_int_var(0, number if "recompute" in problem.modes else 0, f"recompute {k}")
             self.offload[k] = model.new_int_var(0, number if "offload" in problem.modes else 0, f"offload {k}")
             model.add(self.recompute[k] + self.offload[k] <= number)
         self.recomputing = _sum((int(c.forward[k]), self.recompute[k]) for k in self.present)
-        copied = [*((int(c.kept[k]), self.offload[k]) for k in self.present), (received, self.input)]
+        copied = [(int(c.kept[k]), self.offload[k]) for k in self.present]
         self.copying = _sum(copied)
         model.add(self.recomputing <= min(spare, _MOST))
         model.add(self.copying <= min(copy_bytes, _MOST))
         held = [(int(c.kept[k]), chosen[k]) for chosen in (self.recompute, self.offload) for k in self.present]
-        held += [(received, self.input), *((-size, starts) for size, starts in self._staying(c, first, last))]
+        held += [(-size, starts) for size, starts in self._staying(c, first, last)]
         held = [(problem.in_flight(stage) * size, number) for size, number in held]
         buffer = model.new_int_var(0, int((there * c.kept).sum()), "recompute buffer")
         used = {k: model.new_bool_var(f"recomputes {k}") for k in self.present}
         for k in self.present:
             model.add(self.recompute[k] <= int(there[k]) * used[k])
         if problem.rules == "published":
-            copies = model.new_int_var(0, max([received, *(int(c.kept[k]) for k in self.present)]), "copy buffer")
-            model.add(copies >= received * self.input)
+            copies = model.new_int_var(0, max(int(c.kept[k]) for k in self.present), "copy buffer")
             for k in self.present:
                 model.add(buffer >= int(c.kept[k]) * used[k])
                 has = model.new_bool_var(f"offloads {k}")
@@ -339,7 +328,7 @@ class StageModel:
         recompute, offload = np.zeros(self.size, dtype=np.int64), np.zeros(self.size, dtype=np.int64)
         for k in self.present:
             recompute[k], offload[k] = solver.value(self.recompute[k]), solver.value(self.offload[k])
-        return ClassCounts(recompute, offload, bool(solver.value(self.input)))
+        return ClassCounts(recompute, offload)
 
 
 def _sum(terms: Iterable[tuple[int, cp_model.IntVar]]) -> cp_model.LinearExprT:

@@ -54,7 +54,7 @@ def test_gradients_are_workspace_of_the_largest_layer() -> None:
 def test_a_tied_gradient_is_held_once_in_each_stage() -> None:
     def layer(name: str, parameters: int, shared: int, copied: int) -> LayerCost:
         return accumulated(LayerCost(
-            name, 1e-9, 2e-9, 1e-9, 1e-9, parameters, 2 * parameters, 0, 0, 0,
+            name, 1e-9, 2e-9, 1e-9, 1e-9, parameters, 0, 0, 0,
             shared_parameters=(("table", shared),) if shared else (),
             copied_parameters=(("word", copied),) if copied else ()), 4)
 
@@ -66,7 +66,7 @@ def test_a_tied_gradient_is_held_once_in_each_stage() -> None:
 
 
 def test_a_layer_without_a_backward_has_no_gradient() -> None:
-    layer = LayerCost("a", 1e-9, 0.0, None, None, 5, 10, 0, 0, 0)
+    layer = LayerCost("a", 1e-9, 0.0, None, None, 5, 0, 0, 0)
     assert accumulated(layer, 4) == layer
 
 

@@ -10,7 +10,7 @@ from weft.models.layers.costs import LayerCost
 
 
 def layer(load: int, memory: int = 0, parameters: int = 0) -> LayerCost:
-    return LayerCost("layer", load * 1e-9, 0.0, 0.0, 0.0, parameters, 0, memory, 0, 0)
+    return LayerCost("layer", load * 1e-9, 0.0, 0.0, 0.0, parameters, memory, 0, 0)
 
 
 def test_the_bottleneck_is_least() -> None:

@@ -129,7 +129,7 @@ training: {micro_batches: 1, parameter_bytes: 4}
 def test_listed_layers_in_inference_have_no_backward() -> None:
     layers = layer_costs(parse_spec("name: x\nmodel: {layers: [{name: a, forward: 1 s, activation_memory: 10}]}\n"
                                     "cluster: {gpus: 1, memory: 1 B}\ninference: {micro_batches: 1}\n"))
-    assert layers == [LayerCost("a", 1, 0, None, None, 0, 0, 10, 10, 0, working_set=10)]
+    assert layers == [LayerCost("a", 1, 0, None, None, 0, 10, 10, 0, working_set=10)]
 
 
 def test_an_affine_link() -> None:

@@ -25,7 +25,7 @@ GPT = "{family: gpt, layers: 14, hidden: 512, heads: 8, vocabulary: 8192, sequen
 
 def layer(load: int, kept: int) -> LayerCost:
     """A layer of ``load`` nanoseconds that keeps so much."""
-    return LayerCost("", load * 1e-9, 0.0, None, None, 1, 2, kept, 0, 0)
+    return LayerCost("", load * 1e-9, 0.0, None, None, 1, kept, 0, 0)
 
 
 @pytest.mark.parametrize("kind, groups, chunks", [("v", 2, 2), ("loop", 2, 2), ("loop", 2, 3), ("loop", 3, 2)])

@@ -20,7 +20,7 @@ def layer(draw: random.Random, number: int) -> LayerCost:
     def size() -> int:
         return draw.randint(200, 900)
 
-    return LayerCost(f"layer{number}", draw.random(), draw.random(), 0.1, 0.1, size(), size(), size(), size(), size(),
+    return LayerCost(f"layer{number}", draw.random(), draw.random(), 0.1, 0.1, size(), size(), size(), size(),
                      size(), size(), size(), size(), size(), shared_activations=tuple(
                          (f"kept {name}", amount) for name, amount in shared()), shared_parameters=shared(),
                      held_gradients=tuple((f"gradient of {name}", amount) for name, amount in shared()))

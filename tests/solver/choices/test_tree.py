@@ -73,8 +73,8 @@ def test_leaves_that_ended_without_a_proof_stay_in_the_bound(seed: int, monkeypa
 @pytest.mark.parametrize("seed", [19, 29])
 def test_what_the_climb_finds_is_its_leaf_s(seed: int) -> None:
     problem = keep_or_recompute(seed)
-    tree = Tree(Partial(problem, Run.of(problem, 5), "makespan"),
-                Budget(600, deterministic=0.3, without=frozenset({"whole choices"})), "makespan", lambda _: None)
+    tree = Tree(Partial(problem, Run.of(problem, 5), "makespan"), Budget(600, deterministic=0.3), "makespan",
+                lambda _: None)
     tree._dive()
     before = tree.best
     tree._look_beside()

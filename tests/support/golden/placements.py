@@ -83,4 +83,5 @@ def _strict_memory(name: str, operators: int) -> dict[str, Any]:
 
 def _memory(problem: MemoryProblem) -> dict[str, Any]:
     plan = plan_memory(problem, gap=1e-2, time_limit=UNLIMITED, seed=1)
-    return {"time": plan.time, "bound": plan.bound, "cuts": list(plan.cuts), "modes": digest((plan.modes, plan.inputs))}
+    return {"time": plan.time, "bound": plan.bound, "cuts": list(plan.cuts),
+            "modes": digest((plan.modes, ("keep",) * problem.stages))}

@@ -13,6 +13,7 @@ from weft.solver.model_facts import ModelFacts, StageFacts, ties_between
 from weft.solver.placement.bracket import Standing
 from weft.solver.placement.chain.place import place
 from weft.solver.placement.dag.stage_dag import GraphPlacement
+from weft.solver.placement.groups import parts_of
 from weft.solver.placement.placement import Placement, meets
 from weft.solver.placement.problem import DeviceKind, PlacementError, PlacementProblem
 from weft.text.units import name_text
@@ -132,15 +133,17 @@ def blocks_of(placement: GraphPlacement, tolerance: float = 0.0) -> Problem:
     """A graph of stages as a block problem: a forward and a backward of each stage on its devices, with their memory.
     The all-reduce of a replicated stage, once a step, is distributed evenly over its backwards. ``tolerance``: the
     share by which the parameter counts of the executed modules may differ."""
-    from weft.solver.placement.dag.stage_blocks import stage_problem, work_of
+    from weft.solver.placement.dag.stage_blocks import stage_problem
+    from weft.solver.placement.joint.cuts import cut_of
+    from weft.solver.placement.joint.sized import SizedProblem
 
-    problem = placement.problem
-    works = work_of(problem, placement.stages, spread=True)
+    problem, stages = placement.problem, placement.stages
+    works = cut_of(SizedProblem(problem.micro_batches or 1, {1: problem}), parts_of(stages),
+                   [stage.devices for stage in stages]).works((1,) * len(stages))
     blocks = stage_problem(problem.name, works, placement.after, time_unit=problem.time_unit,
                            memory_unit="B" if problem.memory_unit == "byte" else problem.memory_unit)
     return dataclasses.replace(blocks, model=stage_facts(
-        problem, [stage.nodes for stage in placement.stages], [f"F{s}" for s in range(len(placement.stages))],
-        tolerance))
+        problem, [stage.nodes for stage in stages], [f"F{s}" for s in range(len(stages))], tolerance))
 
 
 def stage_facts(problem: PlacementProblem, stages: Sequence[Sequence[int]], forwards: Sequence[str], tolerance: float,

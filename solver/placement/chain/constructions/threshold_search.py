@@ -15,7 +15,7 @@ from weft.solver.placement.bracket import Placer
 from weft.solver.placement.chain.chain_bracket import ChainBracket
 from weft.solver.placement.encoding.least_load import least_bottleneck, read_stages
 from weft.solver.placement.encoding.threshold import Threshold, Ticks
-from weft.solver.placement.encoding.threshold_memory import excess_scale, require_memory_with
+from weft.solver.placement.encoding.threshold_memory import excess_scale, require_memory
 from weft.solver.placement.groups import Division, Groups
 from weft.solver.placement.reductions.cutoff import keep_dear_nets_whole, without_slow_kinds
 from weft.solver.placement.reductions.interchangeable import order_twins
@@ -89,7 +89,7 @@ def excess_needed(groups: Groups, budget: Budget) -> tuple[float, Division] | No
     scale = excess_scale(threshold)
     most = math.ceil(Fraction(groups.memory(range(groups.count), groups.problem.in_flight(stages))) * scale)
     excess = threshold.model.new_int_var(0, most, "excess")
-    require_memory_with(threshold, excess)
+    require_memory(threshold, excess)
     threshold.model.minimize(excess)
     outcome = run(threshold.model, budget)
     if not outcome.found:

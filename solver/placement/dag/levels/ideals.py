@@ -44,21 +44,21 @@ class LevelCuts:
 class Ideals:
     """``all[i]``: ideals by number, 0 the empty one, 1 the whole graph; ``levels[i]``: the pieces of a level.
 
-    Levels are kept if no load need exceed ``limit`` and no more devices be used than there are. With ``in_a_row`` a
-    level is one piece. Without ``twins`` every path is a family of its own. Raises :class:`TooWide` if devices are of
-    several kinds, past ``max_cuts``, and if pieces of a level may be cheaper together than one of them alone, as a
-    tensor may join them; not so with ``loose``, where the absence of stages is proven for memory alone, not for loads.
+    Levels are kept if no load need exceed ``limit`` and no more devices be used than there are. Raises :class:`TooWide`
+    if devices are of several kinds, past ``max_cuts``, and if pieces of a level may be cheaper together than one of
+    them alone, as a tensor may join them; not so with ``loose``, where the absence of stages is proven for memory
+    alone, not for loads.
     """
 
-    def __init__(self, groups: Groups, budget: Budget, *, limit: float, in_a_row: bool = False, twins: bool = True,
-                 max_cuts: int = PARAMS.max_cuts, loose: bool = False) -> None:
+    def __init__(self, groups: Groups, budget: Budget, *, limit: float, max_cuts: int = PARAMS.max_cuts,
+                 loose: bool = False) -> None:
         self.groups, self.budget, self.limit, self.devices = groups, budget, limit, groups.problem.devices
-        self.in_a_row, self.max_cuts = in_a_row, max_cuts
+        self.max_cuts = max_cuts
         if sum(kind.count > 0 for kind in groups.problem.kinds) > 1:
             raise TooWide("several kinds of device")
-        if not (in_a_row or loose) and _has_loose_net(groups):
+        if not loose and _has_loose_net(groups):
             raise TooWide("a tensor joins operators of which neither comes before the other")
-        form = Paths.of(groups, twins=twins)
+        form = Paths.of(groups)
         self.paths, self.families, self.followers = form.paths, form.families, form.followers
         self.family, self._twin = form.family, form.has_twin  # a twin: so is the path before it
         self.least, self.work = least_times(groups).tolist(), least_work(groups).tolist()
@@ -128,8 +128,7 @@ class Ideals:
                 pieces: dict[int, list[tuple[int, int, int]]] = {}
                 for path, (left, root) in enumerate(zip(rest, roots, strict=True)):
                     if left < ideal[path]:
-                        pieces.setdefault(0 if self.in_a_row else root, []).append(
-                            (self.family[path], left, ideal[path]))
+                        pieces.setdefault(root, []).append((self.family[path], left, ideal[path]))
                 key = tuple(sorted(tuple(sorted(piece)) for piece in pieces.values()))
                 level = self._level.get(key)
                 if level is None:
@@ -149,7 +148,7 @@ class Ideals:
         found: dict[int, tuple[list[tuple[int, int, int]], list[int]]] = {}
         for path, (left, root) in enumerate(zip(rest, roots, strict=True)):
             if left < ideal[path]:
-                segments, groups = found.setdefault(0 if self.in_a_row else root, ([], []))
+                segments, groups = found.setdefault(root, ([], []))
                 segments.append((self.family[path], left, ideal[path]))
                 groups.extend(self.paths[path][left:ideal[path]])
         return rest, [(tuple(sorted(segments)), groups) for segments, groups in found.values()]
@@ -164,15 +163,15 @@ class Ideals:
         rest, count = list(ideal), len(ideal)
         piece_of: list[int] = [-1] * count
         loads: list[float] = [0.0] * count
-        least, work, in_a_row = self.least_before, self.work_before, self.in_a_row
+        least, work = self.least_before, self.work_before
 
-        def take(path: int, total: float, together: float) -> Iterator[tuple[Ideal, Ideal]]:
+        def take(path: int, total: float) -> Iterator[tuple[Ideal, Ideal]]:
             if path == count:
                 left = tuple(rest)
                 if left != ideal:
                     yield left, tuple(piece_of)
                 return
-            yield from take(path + 1, total, together)
+            yield from take(path + 1, total)
             if any(rest[other] for other in self.followers[path]):
                 return
             up_to = ideal[path]
@@ -189,15 +188,15 @@ class Ideals:
             for number in range(1, up_to + 1):
                 more = least[path][ideal[path]] - least[path][ideal[path] - number]
                 all_of_it = total + work[path][ideal[path]] - work[path][ideal[path] - number]
-                if load + more > most or all_of_it > room or (in_a_row and together + more > most):
+                if load + more > most or all_of_it > room:
                     break
                 loads[root] = load + more
                 rest[path] = ideal[path] - number
-                yield from take(path + 1, all_of_it, together + more)
+                yield from take(path + 1, all_of_it)
             rest[path] = ideal[path]
             piece_of[:], loads[:] = before
 
-        yield from take(0, 0.0, 0.0)
+        yield from take(0, 0.0)
 
 
 def _has_loose_net(groups: Groups) -> bool:

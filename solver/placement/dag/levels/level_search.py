@@ -7,7 +7,7 @@ they are made once, for the largest load of a first chain.
 
 After the dynamic programs of Piper (Tarnawski et al., NeurIPS 2021: ideals, one stage each) and GraphPipe (Jeon et al.,
 ASPLOS 2025: series-parallel graphs by their splits); the levels are what makes it exact for graphs of stages of any
-form. ``in_a_row`` is Piper's formulation: a level is one stage, connected or not.
+form.
 """
 
 from __future__ import annotations
@@ -28,13 +28,12 @@ from weft.solver.placement.params import PARAMS, PlacementParams
 @dataclass(frozen=True)
 class LevelGoal:
     """What is searched for. ``least``: a bound on the least largest load that is known. ``slack``: how much above the
-    least load the shallowest stages may have, as a share of it. ``most``: larger loads are not wanted. ``in_a_row``: a
-    chain of stages. ``max_cuts``: of ideals."""
+    least load the shallowest stages may have, as a share of it. ``most``: larger loads are not wanted. ``max_cuts``: of
+    ideals."""
 
     least: float
     slack: float = 0.0
     most: float = math.inf
-    in_a_row: bool = False
     max_cuts: int = PARAMS.max_cuts
 
 
@@ -53,9 +52,8 @@ class LevelSolved:
 def levels(groups: Groups, budget: Budget, goal: LevelGoal, *,
            on_found: Callable[[Division, float], None] = lambda *_: None,
            params: PlacementParams = PARAMS) -> LevelSolved:
-    """The graph of stages (with ``goal.in_a_row``: the chain) with the least largest load, and then the least depth
-    among those with a largest load no more than ``goal.slack`` above it. If there are no stages with less than
-    ``goal.most``, ``bound`` is that.
+    """The graph of stages with the least largest load, and then the least depth among those with a largest load no more
+    than ``goal.slack`` above it. If there are no stages with less than ``goal.most``, ``bound`` is that.
 
     ``on_found`` gets stages and a bound on the largest load, as they are found. Raises
     :class:`~weft.solver.placement.dag.levels.ideals.TooWide` where the devices are of several kinds, a graph has too
@@ -69,8 +67,8 @@ def levels(groups: Groups, budget: Budget, goal: LevelGoal, *,
     if start is not None:
         on_found(start, goal.least)
     top = _largest_limit(groups, start, goal)
-    program = LevelProgram(Ideals(groups, budget, limit=top * (1 + goal.slack) * (1 + 1e-9), in_a_row=goal.in_a_row,
-                                  max_cuts=goal.max_cuts), heavy_times=params.heavy_times)
+    program = LevelProgram(Ideals(groups, budget, limit=top * (1 + goal.slack) * (1 + 1e-9), max_cuts=goal.max_cuts),
+                           heavy_times=params.heavy_times)
     found, low = _first_below(program, max(goal.least, program.crowded()), top, params.bisection_gap)
     if found is None:
         return LevelSolved(None, low if goal.most < math.inf else math.inf, 0, math.inf, program.steps)

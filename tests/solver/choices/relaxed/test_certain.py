@@ -22,16 +22,17 @@ def _block(name: str, **when: str) -> WideBlock:
 def test_cases() -> None:
     found = cases(_CHOICES, ["q", "p"])
     assert found is not None and len(list(found)) == 6
-    assert cases(_CHOICES, ["q", "p"], most=5) is None
+    many = {str(i): ("a", "b") for i in range(13)}
+    assert cases(many, many) is None
 
 
 def test_certain_names() -> None:
-    facts = CertainFacts(WideProblem("names", (Device("gpu"),), (
+    problem = WideProblem("names", (Device("gpu"),), (
         _block("always"), _block("both", p="a"), _block("both", p="b"), _block("one", q="a"), _block("two", p="a"),
-        _block("two", p="b", q="a"), _block("two", p="b", q="b"), _block("only", q="c")), choices=_CHOICES))
-    assert facts.certain() == {"always", "both"}
-    assert facts.certain({"q": "a"}) == {"always", "both", "one", "two"}
-    assert facts.certain({"p": "a", "q": "c"}) == {"always", "both", "two", "only"}
+        _block("two", p="b", q="a"), _block("two", p="b", q="b"), _block("only", q="c")), choices=_CHOICES)
+    assert CertainFacts(problem).certain() == {"always", "both"}
+    assert CertainFacts(problem.under({"q": "a"})).certain() == {"always", "both", "one", "two"}
+    assert CertainFacts(problem.under({"p": "a", "q": "c"})).certain() == {"always", "both", "two", "only"}
 
 
 @pytest.mark.parametrize("value", [3, 0.1, 1e-12, 333.3333333333333, 12345678901234567])

@@ -42,7 +42,7 @@ def test_parts_that_wait_for_each_other_are_no_cover() -> None:
     crossed = (CoverPart(frozenset({0, 3}), "b", 1e-6), CoverPart(frozenset({1, 2}), "b", 1e-6))
     problem = CoverProblem(4, values, (*(single(i, "a", 1e-5) for i in range(4)), *crossed))
     found = find_cover(problem, Budget())
-    assert found.seconds == pytest.approx(2.1e-5) and found.gap < 1e-3
+    assert found.seconds == pytest.approx(2.1e-5) and found.seconds < 1.001 * found.bound
     with pytest.raises(PlacementError, match=r"\[0, 3\], \[1, 2\] wait for each other"):
         problem.cover([4, 5])
 
@@ -57,7 +57,7 @@ def test_a_boundary_is_paid_once_for_each_backend_that_reads() -> None:
 @pytest.mark.parametrize("operators", [100, slow(250)])
 def test_many_operators_with_boundaries_are_within_5_percent_in_20_deterministic_seconds(operators: int) -> None:
     found = find_cover(random_cover(operators, 1), Budget(deterministic=20.0))
-    assert found.gap < 0.05
+    assert found.seconds < 1.05 * found.bound
 
 
 def test_the_same_budget_gives_the_same_cover() -> None:

@@ -81,8 +81,6 @@ def test_a_gradient_between_branches_keeps_them_together() -> None:
     assert found.bound == pytest.approx(4.0)
     with pytest.raises(TooWide, match="neither comes before the other"):
         levels(groups_of(problem), Budget(), LevelGoal(least=0.0))
-    row = levels(groups_of(problem), Budget(), LevelGoal(least=0.0, in_a_row=True))  # one piece a level
-    assert row.stages is not None and row.stages.value == 4.0
     halves = Degree(2, tuple((0.5,) for _ in nodes))
     shared = place_graph(dataclasses.replace(problem, degrees=(halves,)), effort=EFFORT)  # without proof: in a row
     assert shared.solver["by"] == "rows" and shared.bound <= shared.objective <= 4.0

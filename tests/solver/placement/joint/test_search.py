@@ -67,7 +67,7 @@ def test_stages_with_much_to_keep_run_smaller_micro_batches_than_the_others() ->
 def test_several_placements_are_not_worse_than_the_one_of_least_load() -> None:
     sized = affine(forks(2, 3, devices=3, times=(2.0, 2.0, 3.0), end=1.0), 1, (1,), 0.0, 2)
     least, = front(sized.any, Budget(deterministic=5.0), math.inf, first=True).points
-    cut = cut_of(sized, least)
+    cut = cut_of(sized, least.parts, least.devices)
     several = place_step(sized, effort=5.0)
     assert len(several.considered) > 1
     # Two micro-batches: depth counts for more than load.

@@ -7,7 +7,6 @@ import dataclasses
 import pytest
 
 from tests.support.stage_graphs import forks
-from weft.solver.placement.dag.front import FrontPoint
 from weft.solver.placement.joint.candidates import Sizes, candidate_of
 from weft.solver.placement.joint.cuts import cut_of
 from weft.solver.placement.joint.sized import affine
@@ -16,7 +15,7 @@ from weft.solver.portfolio import Candidate
 from weft.solver.problem import Block
 
 SIZED = affine(forks(2, 1, devices=3, transfer=0.5, held=1.0, memory=9.0), 1, (1, 2), 0.25, 4)
-CUT = cut_of(SIZED, FrontPoint(0.0, 0, tuple((0, (node,)) for node in range(3)), (1,) * 3))
+CUT = cut_of(SIZED, tuple((0, (node,)) for node in range(3)))
 SIZES = (1, 2, 2)
 
 

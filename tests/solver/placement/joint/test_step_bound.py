@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from tests.support.examples import examples
 from tests.support.sized_stages import best_step, every_choice, every_cut, sized_problems
 from tests.support.stage_graphs import forks
-from weft.solver.placement.dag.front import FrontPoint
 from weft.solver.placement.joint.cuts import cut_of
 from weft.solver.placement.joint.sized import SizedProblem, affine
 from weft.solver.placement.joint.step_bound import open_sizes, stage_bounds
@@ -33,7 +32,7 @@ def test_a_stage_without_room_for_a_later_stages_micro_batch_has_no_schedule() -
     """Four samples must be forward on the first stage, which has room for two, before one is backward."""
     sized = affine(forks(1, 1, devices=2, held=1.0, memory=4.0), 1, (1, 2, 4), 0.0, 4)
     tight = SizedProblem(4, {size: _kept(problem, (2.0 * size, 0.5 * size)) for size, problem in sized.by_size.items()})
-    cut = cut_of(tight, FrontPoint(0.0, 0, ((0, (0,)), (0, (1,))), (1, 1)))
+    cut = cut_of(tight, ((0, (0,)), (0, (1,))))
     assert max(stage_bounds(cut, ((1,), (4,)))[0].values()) == float("inf")
     assert best_step(cut, (1, 4)) == float("inf")
     assert max(stage_bounds(cut, ((1,), (2, 4)))[0].values()) < float("inf")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.memory_plans import operator
-from weft.solver.placement.memory.plan import ChainOperator, MemoryPlan, MemoryProblem, measure
+from weft.solver.placement.memory.plan import MemoryPlan, MemoryProblem, measure
 from weft.solver.placement.memory.plan_memory import NoMemoryPlan, plan_memory
 from weft.solver.placement.problem import PlacementError
 
@@ -15,7 +15,7 @@ from weft.solver.placement.problem import PlacementError
 def test_a_run_of_recomputed_operators_is_all_there_before_its_backward() -> None:
     ops = tuple(operator(f"op{k}", kept=10 + k, output=4, passing=3) for k in range(6))
     problem = MemoryProblem(ops, 1, 1000, copy_bandwidth=1e9, micro_batches=2)
-    plan = MemoryPlan(problem, (0, 6), ("keep", "recompute", "recompute", "keep", "recompute", "offload"), ("keep",))
+    plan = MemoryPlan(problem, (0, 6), ("keep", "recompute", "recompute", "keep", "recompute", "offload"))
     found = measure(plan, 0)
     assert found.recompute_buffer == 11 + 12  # the longest of two runs
     assert found.activations == 1 * (10 + 13 + 3 + 3)  # kept, and what passes by where each run begins
@@ -28,18 +28,18 @@ def test_a_run_of_recomputed_operators_is_all_there_before_its_backward() -> Non
 def test_room_for_copies_and_for_a_micro_batch_ahead_is_held() -> None:
     ops = tuple(operator(f"op{k}", kept=10, output=4) for k in range(4))
     problem = MemoryProblem(ops, 2, 1000, copy_bandwidth=1e9, copy_buffers=3, ahead=1)
-    plan = MemoryPlan(problem, (0, 2, 4), ("keep", "offload", "keep", "keep"), ("keep", "keep"))
+    plan = MemoryPlan(problem, (0, 2, 4), ("keep", "offload", "keep", "keep"))
     first, last = plan.stages
     assert (first.in_flight, first.activations, first.copy_buffer) == (3, 30, 30)
     assert (last.in_flight, last.activations) == (1, 24)  # the last one has its backward at once
 
 
-def test_a_stage_holds_what_it_receives_and_a_version_of_its_weights_for_each_micro_batch() -> None:
-    ops = (operator("a", output=7), replace(operator("b", kept=5), weights=2, resident=16))
-    problem = MemoryProblem(ops, 2, 1000, 1e9, link_bandwidth=1e9, link_latency=3e-9, versions=True)
-    plan = MemoryPlan(problem, (0, 1, 2), ("keep", "keep"), ("keep", "keep"))
-    last, only = measure(plan, 1), measure(MemoryPlan(replace(problem, stages=1), (0, 2), plan.modes, ("keep",)), 0)
-    assert (last.activations, last.link, last.resident) == (7 + 5, 7 + 3, 16)
+def test_a_stage_holds_what_it_receives() -> None:
+    ops = (operator("a", output=7), operator("b", kept=5, resident=16))
+    problem = MemoryProblem(ops, 2, 1000, 1e9, link_bandwidth=1e9)
+    plan = MemoryPlan(problem, (0, 1, 2), ("keep", "keep"))
+    last, only = measure(plan, 1), measure(MemoryPlan(replace(problem, stages=1), (0, 2), plan.modes), 0)
+    assert (last.activations, last.link, last.resident) == (7 + 5, 7, 16)
     assert (only.activations, only.link) == (5, 0)
 
 
@@ -69,9 +69,3 @@ def test_copies_of_many_bytes_are_counted_to_the_byte() -> None:
         size = replace(problem, copy_bandwidth=1.2e10 / 7).copy_bytes(time)
         assert replace(problem, copy_bandwidth=1.2e10 / 7).copy_time(size) <= time
         assert replace(problem, copy_bandwidth=1.2e10 / 7).copy_time(size + 1) > time
-
-
-def test_a_plan_of_no_time_above_a_bound_of_none_has_no_gap() -> None:
-    nothing = MemoryPlan(MemoryProblem((ChainOperator("op", 0, 0, 0, 0),), 1, 1, 1e9), (0, 1), ("keep",), ("keep",))
-    assert nothing.gap == 0.0
-    assert replace(nothing, problem=MemoryProblem((operator("op"),), 1, 1, 1e9)).gap == float("inf")

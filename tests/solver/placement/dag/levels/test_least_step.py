@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from tests.support.examples import examples
 from tests.support.replicated_stages import every_row, load, problems
+from tests.support.stage_graphs import step_of, work_of
 from weft.solver.cpsat.budget import Budget
 from weft.solver.placement import judge
 from weft.solver.placement.bracket import simple_bound
 from weft.solver.placement.dag.levels.least_step import least_step
 from weft.solver.placement.dag.levels.ways import ways_of
-from weft.solver.placement.dag.stage_blocks import one_f_one_b, stage_problem, step_of, work_of
+from weft.solver.placement.dag.stage_blocks import one_f_one_b, stage_problem
 from weft.solver.placement.dag.stage_dag import stages_by_depth
 from weft.solver.placement.groups import groups_of
 from weft.solver.placement.problem import PlacementProblem
@@ -35,7 +36,7 @@ def test_no_step_of_a_graph_of_stages_is_shorter_than_the_bound(problem: Placeme
         if judge.breaches(problem, stages):
             continue
         works = work_of(problem, stages)
-        steps.append(step_of(one_f_one_b(stage_problem("tiny", works, after), works, after, count), works))
+        steps.append(step_of(one_f_one_b(stage_problem("tiny", works, after), works, after, count), stages, count))
         reached = [ways.to({group_of[node] for node in stage.nodes}) for stage in stages]
         allowed.append(max(max(ways.back), *(
             max(count * stage.load + before, count * (stage.load - stage.all_reduce) + both)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
 
-from tests.support.examples import examples
-from tests.support.placements import best_load
-from tests.support.stage_graphs import EFFORT, forks, problems
+from tests.support.stage_graphs import EFFORT, forks
 from weft.solver.cpsat.budget import Budget
 from weft.solver.placement.bracket import simple_bound
 from weft.solver.placement.dag.levels.ideals import TooWide
@@ -16,15 +13,6 @@ from weft.solver.placement.dag.place_graph import place_graph
 from weft.solver.placement.dag.stage_dag import GraphPlacement
 from weft.solver.placement.groups import groups_of
 from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem
-
-
-@settings(max_examples=examples(60))
-@given(problems())
-def test_levels_in_a_row_are_the_best_stages_in_a_row(problem: PlacementProblem) -> None:
-    groups = groups_of(problem)
-    found = levels(groups, Budget(), LevelGoal(least=simple_bound(groups), in_a_row=True))
-    best = best_load(problem)
-    assert (found.stages.value if found.stages else float("inf")) == pytest.approx(best, rel=1e-6)
 
 
 def test_equal_branches_are_told_apart_by_place_and_not_by_name() -> None:

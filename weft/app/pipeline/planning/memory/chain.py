@@ -48,7 +48,7 @@ class Chain:
         operators of the graph, are given or open."""
         windows = (self.starts,) * (stages - 1) if cuts is None else tuple(
             frozenset([bisect_left(self.places, place)]) for place in cuts)
-        return MemoryProblem(self.operators, stages, memory, bandwidth, micro_batches=micro_batches, inputs_stay=True,
+        return MemoryProblem(self.operators, stages, memory, bandwidth, micro_batches=micro_batches,
                              windows=windows)
 
     def cuts(self, cuts: Sequence[int]) -> tuple[int, ...]:
@@ -81,7 +81,7 @@ def chain_of(captured: Captured, purity: Purity, leaves: Sequence[Any], loss: Ca
         found.append(ChainOperator(
             group[-1].name, max(1, round(forward * 1e9)), round((BOTH_WAYS - 1) * forward * 1e9),
             sum(kept.made.get(node.name, 0) for node in group), 0 if last else between[places[i + 1]].size,
-            passing[i], weights, STATE * weights + (kept.behind if last else 0), layer=_layer(group[-1])))
+            passing[i], STATE * weights + (kept.behind if last else 0), layer=_layer(group[-1])))
     sizes = {k: between[place].size for k, place in enumerate(places) if k and place >= first and between[place].values}
     return Chain(tuple(found), tuple(groups), _narrow(sizes, found), tuple(places))
 
