@@ -8,7 +8,7 @@ norm relative to the direction's: norms of whole parameters, so of sums of squar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypedDict
 
@@ -49,11 +49,12 @@ RULES: Mapping[str, _Rule] = {"adam": _Rule(_options(1e-8, 0.0)), "adamw": _Rule
                               "lamb": _Rule(_options(1e-6, 1e-2), by_norms=True)}
 
 
-def stepped(rule: str, weight: Tensor, gradient: Tensor, state: Mapping[str, Tensor], step: float,
-            options: Mapping[str, Any]) -> None:
-    """Step number ``step`` of ``adam`` or ``adamw``, in place."""
+def stepped(rule: str, weights: Sequence[Tensor], gradients: Sequence[Tensor], states: Sequence[Mapping[str, Tensor]],
+            steps: Sequence[float], options: Mapping[str, Any]) -> None:
+    """A step of ``adam`` or ``adamw`` of several tensors, in place; ``steps``: the number of each one's."""
+    first, second = ([state[name] for state in states] for name in STATES)
     (adam if rule == "adam" else adamw)(
-        [weight], [gradient], [state["exp_avg"]], [state["exp_avg_sq"]], [], [torch.tensor(step - 1.0, device="cpu")],
+        list(weights), list(gradients), first, second, [], [torch.tensor(step - 1.0, device="cpu") for step in steps],
         amsgrad=False, beta1=options["betas"][0], beta2=options["betas"][1], lr=options["lr"],
         weight_decay=options["weight_decay"], eps=options["eps"], maximize=False)
 
