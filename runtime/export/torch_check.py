@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 
-from weft.runtime.export.torch_actions import COMPUTE, TorchAction
+from weft.runtime.export.torch_csv import COMPUTE, TorchAction
 from weft.runtime.export.torch_import import ScheduleTable, unit_problem
 from weft.runtime.plan.check import check_program
 from weft.runtime.plan.program import Instruction, Program, ProgramError, Recv, Send, StageWork

@@ -4,7 +4,7 @@ In: a schedule, or a tool's settings. Out: the schedule under the tool's own ord
 the tool's input. ``TOOLS`` has every tool (:class:`~weft.runtime.export.tools.tool.Tool`) by name; each has a file,
 with its writer and reader: Megatron-LM (:mod:`~weft.runtime.export.tools.megatron`,
 :mod:`~weft.runtime.export.tools.megatron_arguments`), torchtitan, PyTorch's pipelining, DeepSpeed, nnScaler.
-:mod:`~weft.runtime.export.tools.layers` has their names of layers.
+:mod:`~weft.runtime.export.tools.tool` has their names of layers.
 """
 
 from __future__ import annotations

@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from weft.runtime.export.refusal import ExportError
-from weft.runtime.export.tools.layers import letters_of
+from weft.runtime.export.forms import ExportError
 from weft.runtime.export.tools.megatron_arguments import MegatronArguments
-from weft.runtime.export.tools.tool import OwnOrder, Tool, ToolRun
+from weft.runtime.export.tools.tool import OwnOrder, Tool, ToolRun, letters_of
 from weft.solver.baselines.lib.alternating import TurnRule
 from weft.solver.pipeline import Pipeline
 from weft.solver.schedule import Schedule
@@ -62,7 +61,7 @@ def _require(schedule: Schedule, pipeline: Pipeline) -> None:
 
 def arguments_of(run: ToolRun) -> MegatronArguments:
     """Megatron's arguments for ``run``, which is one of its own. Raises
-    :class:`~weft.runtime.export.refusal.ExportError` if its layers have no letters."""
+    :class:`~weft.runtime.export.forms.ExportError` if its layers have no letters."""
     schedule = run.schedule
     pipeline = Pipeline.of(schedule.problem)
     layout = tuple(letters_of(schedule, pipeline, _TITLE))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.builders import chain, loop, pipeline, v
-from weft.runtime.export.refusal import ExportError
+from weft.runtime.export.forms import ExportError
 from weft.runtime.export.tools.megatron import GROUP, MEGATRON, arguments_of, megatron_orders
 from weft.runtime.export.tools.megatron_arguments import read_megatron
 from weft.solver.baselines import baseline
