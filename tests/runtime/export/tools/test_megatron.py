@@ -165,7 +165,8 @@ def test_a_layout_is_read_as_megatron_reads_it_and_written_so_that_it_does(stage
 
 @pytest.mark.parametrize("text", [LLAMA_70B, "Ett|(tt|)*29,m|L", "Et*3|(tt|)*29,m|L", "Et*4|(t*4|)*14tmL"])
 def test_published_layouts_are_read_as_megatron_reads_them(text: str) -> None:
-    assert layout_by_its_source(text) == list(stages_of_layout(text)) == layout_by_its_source(layout_text(stages_of_layout(text)))
+    found = layout_by_its_source(text)
+    assert found == list(stages_of_layout(text)) == layout_by_its_source(layout_text(stages_of_layout(text)))
 
 
 @pytest.mark.parametrize("text", [LLAMA_70B, "Ett|(tt|)*29,m|L", "Et*4|(t*4|)*14tmL"])
