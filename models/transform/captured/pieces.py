@@ -268,8 +268,13 @@ def _pad(w: Writer, step: Step) -> None:
 rule("roll")(_along(lambda step, rank: repeated(step.at(2, "dims", []) or (), 1)))
 rule("flip")(_along(lambda step, rank: step.arguments[1]))
 rule("cumsum")(_along(lambda step, rank: [step.arguments[1]]))
-for _rank, _kind in ((1, "linear"), (2, "bilinear"), (3, "trilinear")):
-    _last = range(-_rank, 0)
-    rule(f"max_pool{_rank}d")(_along(lambda step, rank, last=_last: last, linear=False))  # type: ignore[misc]
-    rule(f"avg_pool{_rank}d", f"adaptive_avg_pool{_rank}d", f"upsample_nearest{_rank}d", f"upsample_{_kind}{_rank}d")(
-        _along(lambda step, rank, last=_last: last))  # type: ignore[misc]
+
+
+def _last(step: Step, rank: int) -> range:
+    """As many of the last as the operator's name says: ``avg_pool2d``."""
+    return range(-int(step.kind[-2]), 0)
+
+
+rule(*(f"max_pool{rank}d" for rank in (1, 2, 3)))(_along(_last, linear=False))
+rule(*(f"{kind}{rank}d" for kind in ("avg_pool", "adaptive_avg_pool", "upsample_nearest") for rank in (1, 2, 3)),
+     "upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")(_along(_last))

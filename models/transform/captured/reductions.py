@@ -13,7 +13,7 @@ from typing import Any
 
 from weft.models.capture.exported import Step, refs
 from weft.models.transform.captured.pointwise import elementwise, pointwise
-from weft.models.transform.captured.writer import Rule, UnknownError, Writer, rule
+from weft.models.transform.captured.writer import UnknownError, Writer, rule
 from weft.models.transform.program import Axis
 
 
@@ -23,51 +23,45 @@ def dimensions(given: Any, rank: int) -> set[int]:
     return {dim % rank for dim in dims} if rank else set()
 
 
-def _reduction(mean: bool) -> Rule:
-    def known(w: Writer, step: Step) -> None:
-        x = w.tensor(step.arguments[0])
-        axes = w.axes(w.shape(x))
-        if w.exported.metas[step.arguments[0].name].dtype == "bool" and not mean:
-            x = w.add(step, "cast", [(x, axes)], axes, name=".number", dtype="int64", source="bool")
-        else:
-            w.require_numbers(step)
-        gone = dimensions(step.at(1, "dim"), len(axes))
-        out = _kept(axes, gone, keep=bool(step.at(2, "keepdim", False)))
-        count = math.prod(w.shape(x)[i] for i in gone)
-        w.add(step, "einsum", [(x, axes)], out, reduced=[name for i in gone for name in axes[i]],
-              scale=1 / count if mean else 1.0)
-
-    return known
+@rule("sum", "mean")
+def _reduction(w: Writer, step: Step) -> None:
+    mean = step.kind == "mean"
+    x = w.tensor(step.arguments[0])
+    axes = w.axes(w.shape(x))
+    if w.exported.metas[step.arguments[0].name].dtype == "bool" and not mean:
+        x = w.add(step, "cast", [(x, axes)], axes, name=".number", dtype="int64", source="bool")
+    else:
+        w.require_numbers(step)
+    gone = dimensions(step.at(1, "dim"), len(axes))
+    out = _kept(axes, gone, keep=bool(step.at(2, "keepdim", False)))
+    count = math.prod(w.shape(x)[i] for i in gone)
+    w.add(step, "einsum", [(x, axes)], out, reduced=[name for i in gone for name in axes[i]],
+          scale=1 / count if mean else 1.0)
 
 
 def _kept(axes: Sequence[Axis], gone: set[int], *, keep: bool) -> list[Axis]:
     return [() if i in gone else axis for i, axis in enumerate(axes) if keep or i not in gone]
 
 
-rule("sum")(_reduction(False))
-rule("mean")(_reduction(True))
-
-
-def _variance(root: bool) -> Rule:
+@rule("var", "std")
+def _variance(w: Writer, step: Step) -> None:
     """The mean of squares of what is left without the mean: sums of sums, where a dimension is cut."""
-    def known(w: Writer, step: Step) -> None:
-        w.require_numbers(step)
-        x = w.tensor(step.arguments[0])
-        axes = w.axes(w.shape(x))
-        gone = dimensions(step.at(1, "dim"), len(axes))
-        count = math.prod(w.shape(x)[i] for i in gone)
-        given = step.at(2, "correction", step.keywords.get("unbiased", 1))
-        less = 1 if given is None else float(given)
-        if (len(step.arguments) > 1 and isinstance(step.arguments[1], bool)) or count <= less:
-            raise UnknownError
-        out = _kept(axes, gone, keep=bool(step.keywords.get("keepdim", step.at(3, "keepdim", False))))
-        _, apart, reduced = centred(w, step, x, axes, _kept(axes, gone, keep=True))
-        made = w.add(step, "einsum", [(apart, axes), (apart, axes)], out, reduced=reduced, scale=1 / (count - less),
-                     name=".variance" if root else None)
-        if root:
-            w.add(step, "sqrt", [(made, out)], out)
-
-    return known
+    root = step.kind == "std"
+    w.require_numbers(step)
+    x = w.tensor(step.arguments[0])
+    axes = w.axes(w.shape(x))
+    gone = dimensions(step.at(1, "dim"), len(axes))
+    count = math.prod(w.shape(x)[i] for i in gone)
+    given = step.at(2, "correction", step.keywords.get("unbiased", 1))
+    less = 1 if given is None else float(given)
+    if (len(step.arguments) > 1 and isinstance(step.arguments[1], bool)) or count <= less:
+        raise UnknownError
+    out = _kept(axes, gone, keep=bool(step.keywords.get("keepdim", step.at(3, "keepdim", False))))
+    _, apart, reduced = centred(w, step, x, axes, _kept(axes, gone, keep=True))
+    made = w.add(step, "einsum", [(apart, axes), (apart, axes)], out, reduced=reduced, scale=1 / (count - less),
+                 name=".variance" if root else None)
+    if root:
+        w.add(step, "sqrt", [(made, out)], out)
 
 
 def centred(w: Writer, step: Step, x: str, axes: Sequence[Axis], kept: Sequence[Axis]) -> tuple[str, str, list[str]]:
@@ -77,10 +71,6 @@ def centred(w: Writer, step: Step, x: str, axes: Sequence[Axis], kept: Sequence[
     middle = w.add(step, "einsum", [(x, axes)], kept, reduced=reduced, scale=1 / math.prod(size for _, size in gone),
                    name=".mean")
     return middle, w.add(step, "add", [(x, axes), (middle, kept)], axes, signs=(1.0, -1.0), name=".apart"), reduced
-
-
-rule("var")(_variance(False))
-rule("std")(_variance(True))
 
 
 @rule("linalg_vector_norm", "norm")
@@ -270,19 +260,13 @@ def _weight_norm(w: Writer, step: Step) -> None:
     w.add(step, "einsum", [(direction, axes), (length, kept), (scale, kept)], axes)
 
 
-def _softmax(kind: str) -> Rule:
-    def known(w: Writer, step: Step) -> None:
-        w.require_numbers(step)
-        x = w.tensor(step.arguments[0])
-        axes: list[Axis] = [(w.fresh(),) for _ in w.shape(x)]
-        over = axes[step.arguments[1]][0]
-        w.add(step, kind, [(x, axes)], axes, frozen=[over], over=over)
-
-    return known
-
-
-rule("softmax", "_softmax")(_softmax("softmax"))
-rule("log_softmax", "_log_softmax")(_softmax("log_softmax"))
+@rule("softmax", "_softmax", "log_softmax", "_log_softmax")
+def _softmax(w: Writer, step: Step) -> None:
+    w.require_numbers(step)
+    x = w.tensor(step.arguments[0])
+    axes: list[Axis] = [(w.fresh(),) for _ in w.shape(x)]
+    over = axes[step.arguments[1]][0]
+    w.add(step, step.kind.lstrip("_"), [(x, axes)], axes, frozen=[over], over=over)
 
 
 @rule("scaled_dot_product_attention")
