@@ -223,12 +223,6 @@ def _update(stage: ProgramStage, inputs: Sequence[CommunicationTensor], ranks: i
     return new
 
 
-def _scattered(stage: ProgramStage, inputs: Sequence[CommunicationTensor], ranks: int) -> CommunicationTensor:
-    if inputs[0].layout != "local":
-        raise _refused(stage, f"reduce_scatter sums local tensors, {inputs[0].name!r} is {inputs[0].lies}")
-    return replace(inputs[0], layout="sliced", axis=stage.attributes["axis"])
-
-
 def _sliced(stage: ProgramStage, inputs: Sequence[CommunicationTensor], ranks: int) -> CommunicationTensor:
     if inputs[0].layout == "local":
         raise _refused(stage, f"{inputs[0].name!r} is local, and parts of different tensors are no slices of one: "
@@ -238,20 +232,18 @@ def _sliced(stage: ProgramStage, inputs: Sequence[CommunicationTensor], ranks: i
     return replace(inputs[0], layout="sliced", axis=stage.attributes["axis"])
 
 
-def _gathered(stage: ProgramStage, inputs: Sequence[CommunicationTensor], ranks: int) -> CommunicationTensor:
-    if inputs[0].layout != "sliced":
-        raise _refused(stage, f"all_gather puts slices together, {inputs[0].name!r} is {inputs[0].lies}")
-    return replace(inputs[0], layout="replicated", axis=None)
-
-
-def _summed(stage: ProgramStage, inputs: Sequence[CommunicationTensor], ranks: int) -> CommunicationTensor:
-    """For all_reduce, reduce and broadcast: the sum everywhere, the sum at the root with zeros elsewhere, or the root's
-    value."""
-    if inputs[0].layout != "local":
-        raise _refused(stage, f"{stage.kind} reads a local tensor, {inputs[0].name!r} is {inputs[0].lies}")
-    if stage.kind != "all_reduce" and not 0 <= stage.attributes["root"] < ranks:
+def _collective(stage: ProgramStage, inputs: Sequence[CommunicationTensor], ranks: int) -> CommunicationTensor:
+    """For all_gather slices put together; for the others a sum, in slices, everywhere, or at the root with zeros
+    elsewhere, or the root's value."""
+    wanted = "sliced" if stage.kind == "all_gather" else "local"
+    if inputs[0].layout != wanted:
+        raise _refused(stage, f"{stage.kind} reads a {wanted} tensor, {inputs[0].name!r} is {inputs[0].lies}")
+    if not 0 <= stage.attributes.get("root", 0) < ranks:
         raise _refused(stage, f"the root {stage.attributes['root']} is none of the {ranks} ranks")
-    return inputs[0] if stage.kind == "reduce" else replace(inputs[0], layout="replicated")
+    if stage.kind == "reduce":
+        return inputs[0]
+    return replace(inputs[0], layout="sliced" if stage.kind == "reduce_scatter" else "replicated",
+                   axis=stage.attributes.get("axis"))
 
 
 def _sent(stage: ProgramStage, inputs: Sequence[CommunicationTensor], ranks: int) -> CommunicationTensor:
@@ -261,5 +253,5 @@ def _sent(stage: ProgramStage, inputs: Sequence[CommunicationTensor], ranks: int
 Rule = Callable[[ProgramStage, Sequence[CommunicationTensor], int], CommunicationTensor]
 _RULES: Mapping[Any, Rule] = {
     "matmul": _computed, "pointwise": _computed, "norm": _norm, "dropout": _dropout, "cast": _cast, "update": _update,
-    "all_reduce": _summed, "reduce_scatter": _scattered, "all_gather": _gathered, "broadcast": _summed,
-    "reduce": _summed, "slice": _sliced, "send": _sent}
+    **dict.fromkeys(("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce"), _collective),
+    "slice": _sliced, "send": _sent}

@@ -200,26 +200,22 @@ def _chunk(program: CommunicationProgram, overlap: Overlap, name: str, chunk: in
     """One chunk of each rank's part of a tensor; all of it if it is read whole."""
     if name not in overlap.axes:
         return held
-    ranges = chunk_ranges(program.tensors[name], overlap, chunk, program.ranks)
-    axis = overlap.axes[name]
-    return [np.concatenate([_view(array, axis)[_along(axis, first, last)] for first, last in ranges], axis or 0)
-            for array in held]
+    places = _places_in(program, overlap, name, chunk)
+    return [np.take(array, places, overlap.axes[name]) for array in held]
 
 
 def _put(program: CommunicationProgram, overlap: Overlap, name: str, chunk: int, made: list[Array],
          into: list[Array]) -> None:
     """Write a chunk to its position."""
-    ranges = chunk_ranges(program.tensors[name], overlap, chunk, program.ranks)
-    axis = overlap.axes[name]
+    places, axis = _places_in(program, overlap, name, chunk), overlap.axes[name]
     for part, whole in zip(made, into, strict=True):
-        pieces = np.split(_view(part, axis), len(ranges), axis or 0)
-        for (first, last), piece in zip(ranges, pieces, strict=True):
-            _view(whole, axis)[_along(axis, first, last)] = piece
+        if axis is None:
+            whole.reshape(-1)[places] = part.reshape(-1)
+        else:
+            np.moveaxis(whole, axis, 0)[places] = np.moveaxis(part, axis, 0)
 
 
-def _view(array: Array, axis: int | None) -> Array:
-    return array.reshape(-1) if axis is None else array
-
-
-def _along(axis: int | None, first: int, last: int) -> tuple[slice, ...]:
-    return (*(slice(None),) * (axis or 0), slice(first, last))
+def _places_in(program: CommunicationProgram, overlap: Overlap, name: str, chunk: int) -> Array:
+    """Where a chunk lies along the axis of a rank's part of a tensor."""
+    return np.concatenate([np.arange(*ends) for ends in chunk_ranges(program.tensors[name], overlap, chunk,
+                                                                     program.ranks)])

@@ -27,8 +27,7 @@ import numpy.typing as npt
 from weft.models.grid.degrees import Degrees, divisors, require_degrees, require_experts, require_precision
 from weft.models.grid.links import GridLinks
 from weft.models.grid.rank import GridRanks, RankLayer
-from weft.models.grid.state import StateBytes, with_state
-from weft.models.grid.step_end import least_end
+from weft.models.grid.step_end import StateBytes, least_end, with_state
 from weft.models.layers.costs import LayerCost
 from weft.models.spec.families import GptModel, MoeModel
 from weft.models.spec.placement import Parallel

@@ -17,7 +17,7 @@ from weft.models.grid.degrees import Degrees
 from weft.models.grid.grids import GridSpace
 from weft.models.grid.links import GridLinks
 from weft.models.grid.rank import RankLayer
-from weft.models.grid.state import StateBytes
+from weft.models.grid.step_end import StateBytes
 from weft.models.hardware.devices import DEVICES
 from weft.models.layers.cluster import AffineLink, GpuLink, model_cluster
 from weft.models.layers.costs import LayerCost

@@ -5,17 +5,89 @@ layer from the last one on; the rest follows it, at least the sum of the final l
 writes its states. Parameters are gathered beside the forward of the next step's first micro-batch, at least the first
 layer's before it. A GPU down the pipeline has time for that until the earlier ones have ended their last backwards, and
 have begun the next step's forwards.
+
+The GPUs of ``data`` times ``context`` with the same layers divide optimizer states (ZeRO-1), also gradients (ZeRO-2),
+also parameters (ZeRO-3, FSDP; Rajbhandari et al., 2020); for experts, the GPUs with the same ones, fewer by the factor
+``expert``. Once a step gradients are summed, after the last micro-batch's backward of each layer, and parameters
+gathered, before the first micro-batch's forward of the next step. Under ZeRO-2 gradients are summed after every
+micro-batch, and under ZeRO-3 parameters gathered before every forward and backward: the excess over the layer's
+computation, which frameworks overlap by prefetching, is exposed time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weft.models.grid.degrees import Degrees
 from weft.models.grid.links import GridLinks
 from weft.models.grid.rank import RankLayer
-from weft.models.grid.state import StateBytes, gathered, reduced
+from weft.models.layers.costs import LayerCost
+
+
+@dataclass(frozen=True, slots=True)
+class StateBytes:
+    """Bytes of one parameter: itself, its gradient, and its optimizer states."""
+
+    parameter: int
+    gradient: int
+    optimizer: int
+
+
+def static_of(layer: RankLayer, degrees: Degrees, size: StateBytes) -> int:
+    """Static bytes of ``layer`` on a GPU."""
+    alike = degrees.data * degrees.context
+    return (_held(layer.cost.parameters - layer.experts, alike, degrees.zero, size)
+            + _held(layer.experts, alike // degrees.expert, degrees.zero, size))
+
+
+def _held(parameters: int, alike: int, zero: int, size: StateBytes) -> int:
+    return (-(-parameters * size.optimizer // (alike if zero >= 1 else 1))
+            + -(-parameters * size.gradient // (alike if zero >= 2 else 1))
+            + -(-parameters * size.parameter // (alike if zero >= 3 else 1)))
+
+
+def with_state(layer: RankLayer, degrees: Degrees, links: GridLinks, size: StateBytes) -> LayerCost:
+    """The layer with the communication of ZeRO-2 and 3 for every micro-batch, and its state: ``parameters`` are its
+    static bytes."""
+    cost = layer.cost
+    forward, backward, more = 0.0, 0.0, 0
+    if degrees.zero >= 2 and degrees.data * degrees.context > 1:
+        summing = reduced(layer, degrees, links)
+        gathering = gathered(layer, degrees, links, size) if degrees.zero == 3 else 0.0
+        forward = max(0.0, gathering - cost.forward)
+        backward = max(0.0, gathering + summing - cost.backward)
+        # one layer's gradients, and the parameters of two layers, while one runs and the next is gathered
+        more = cost.parameters * (size.gradient + (2 * size.parameter if degrees.zero == 3 else 0))
+    return replace(
+        cost, forward=round(cost.forward + forward, 9), backward=round(cost.backward + backward, 9),
+        input_grad=None if cost.input_grad is None else round(cost.input_grad + backward, 9),
+        parameters=static_of(layer, degrees, size), shared_parameters=(),
+        workspace_forward=cost.workspace_forward + more, workspace_backward=cost.workspace_backward + more,
+        workspace_weight_grad=cost.workspace_weight_grad + more, working_set=cost.working_set + more)
+
+
+def reduced(layer: RankLayer, degrees: Degrees, links: GridLinks) -> float:
+    """Seconds to sum the gradients of ``layer``: each GPU then has its share, or without ZeRO all of them."""
+    kind = "reduce_scatter" if degrees.zero else "all_reduce"
+    alike, size = degrees.data * degrees.context, degrees.collective_bytes
+    dense = layer.cost.parameters - layer.experts
+    return (links.collective(kind, dense * size, alike, degrees.tensor)  # type: ignore[arg-type]
+            + links.collective(kind, layer.experts * size, alike // degrees.expert,  # type: ignore[arg-type]
+                               degrees.tensor * degrees.expert))
+
+
+def gathered(layer: RankLayer, degrees: Degrees, links: GridLinks, size: StateBytes) -> float:
+    """Seconds to gather the parameters of ``layer`` from their shares; none without ZeRO."""
+    if not degrees.zero:
+        return 0.0
+    alike = degrees.data * degrees.context
+    few = alike // degrees.expert
+    dense = layer.cost.parameters - layer.experts
+    return (links.collective("all_gather", dense * size.parameter // alike, alike, degrees.tensor)
+            + links.collective("all_gather", layer.experts * size.parameter // few, few,
+                               degrees.tensor * degrees.expert))
+
 
 #: Bytes that Adam reads and writes of a parameter: its gradient, master copy and two moments in 32 bits, these three
 #: again, and the parameter in 16 bits.

@@ -2,6 +2,5 @@
 
 :mod:`weft.models.layouts.layout` has the vectors <replicas, value splits, splits per dimension> and the elements on
 each device, :mod:`weft.models.layouts.steps` the primitives, :mod:`weft.models.layouts.conversion` their costs on a
-cluster and the cheapest conversion, within a group of devices and between two, and :mod:`weft.models.layouts.values`
-the effect of steps on numbers.
+cluster and the cheapest conversion, within a group of devices and between two.
 """

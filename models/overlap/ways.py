@@ -37,7 +37,7 @@ from weft.models.graph.operators import Operator, OperatorGraph, Split
 from weft.models.hardware.devices import DeviceType, Pass, kernel_class
 from weft.models.layers.layering import operators_by_layer
 from weft.models.overlap.flow import FlowPiece, FlowStep, duration, ended, pieces, serial
-from weft.models.tensor_parallel.layouts import Timer
+from weft.models.tensor_parallel.part_times import Timer
 from weft.models.tensor_parallel.parts import LayersPart, stage_cost
 from weft.models.tensor_parallel.shard import Exchanged, Sharded
 from weft.models.tensor_parallel.space import Space

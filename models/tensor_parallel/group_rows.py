@@ -36,8 +36,7 @@ from numpy.typing import NDArray
 
 from weft.models.candidates.stage_split import NoSplit, StageSplit, split_layers
 from weft.models.candidates.stages import Backward, MemoryRule, stage_device
-from weft.models.tensor_parallel.bound.group_cover import GroupCover
-from weft.models.tensor_parallel.bound.layer_terms import LayerTerms
+from weft.models.tensor_parallel.bound.group_cover import GroupCover, LayerTerms
 from weft.models.tensor_parallel.group_split import StageTables
 from weft.models.tensor_parallel.parts import LayersPart, stage_cost
 from weft.models.tensor_parallel.space import Space

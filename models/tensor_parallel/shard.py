@@ -27,8 +27,15 @@ import numpy as np
 from weft.models.graph.operators import Layout, Operator, OperatorGraph, Parameter, Split, Tensor, Work
 from weft.models.layers.layering import operators_by_layer
 from weft.models.tensor_parallel.elimination import Factor, cheapest
-from weft.models.tensor_parallel.layouts import TensorExchange, TensorNeed, Timer, exchange
-from weft.models.tensor_parallel.part_times import PartTimes, has_gradient, layout_of
+from weft.models.tensor_parallel.part_times import (
+    PartTimes,
+    TensorExchange,
+    TensorNeed,
+    Timer,
+    exchange,
+    has_gradient,
+    layout_of,
+)
 from weft.models.times.operator_times import OperatorTime, Origin
 from weft.solver.control.clock import checked
 
@@ -147,7 +154,7 @@ class _Sharding:
             for name in names:
                 number.setdefault(name, len(number))
             sizes = tuple((self.graph.tensors[name].shape, self._leaves(name, operator.layer),
-                           self._made_in(name, operator.layer), self._gradient(name), self._between(name))
+                           self._made_in(name, operator.layer), has_gradient(self.graph, name), self._between(name))
                           for name in names)
             rows.append((operator.kind, self.pinned.get(operator.name), operator.forward, operator.input_grad,
                          operator.weight_grad, self.part_times.times[operator.name],
@@ -236,7 +243,8 @@ class _Sharding:
         part = Work(0, made.bytes if copies else 0, made.bytes if copies else 0)
         kind = found.forward if copies else f"gradient_{found.backward}"
         operator = Operator(name=f"{target}: {kind}", kind=kind, forward=part, inputs=(source,), outputs=(made,),
-                            input_grad=Work(0, made.bytes, made.bytes) if self._gradient(tensor) else None, layer=layer)
+                            input_grad=Work(0, made.bytes, made.bytes) if has_gradient(self.graph, tensor) else None,
+                            layer=layer)
         return operator, OperatorTime(forward, backward, 0.0, Origin.MODELLED)
 
     def _part(self, operator: Operator, layer: str, slices: Mapping[str, str]) -> Operator:
@@ -292,8 +300,6 @@ class _Sharding:
             return parameter
         return Parameter(parameter.name, -(-parameter.count // self.degree), -(-parameter.bytes // self.degree))
 
-    # -- look-ups ------------------------------------------------------------------------------------------------------
-
     def _between(self, tensor: str) -> TensorNeed:
         """The layout of ``tensor`` between layers."""
         return TensorNeed(_POSITIONS, divided=False) if self._is_cut(tensor) else _WHOLE
@@ -301,14 +307,12 @@ class _Sharding:
     def _is_cut(self, tensor: str) -> bool:
         """Whether ``tensor`` must be cut along its positions."""
         shape = self.graph.tensors[tensor].shape
-        return (self.sliced and len(shape) > 2 and shape[_POSITIONS] % self.degree == 0 and self._gradient(tensor)
-                and tensor not in self.graph.outputs)
+        return (self.sliced and len(shape) > 2 and shape[_POSITIONS] % self.degree == 0
+                and has_gradient(self.graph, tensor) and tensor not in self.graph.outputs)
 
     def _exchange(self, tensor: str, produced: Layout, need: TensorNeed) -> TensorExchange:
-        return exchange(produced, need, self.graph.tensors[tensor].bytes, self.degree, gradient=self._gradient(tensor))
-
-    def _gradient(self, tensor: str) -> bool:
-        return has_gradient(self.graph, tensor)
+        return exchange(produced, need, self.graph.tensors[tensor].bytes, self.degree,
+                        gradient=has_gradient(self.graph, tensor))
 
     def _source(self, tensor: str, layer: str) -> tuple[str, Layout]:
         """The name and layout of ``tensor`` where ``layer`` makes or receives it."""

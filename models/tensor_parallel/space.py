@@ -19,10 +19,9 @@ from weft.models.layers.costs import LayerCost
 from weft.models.layers.layering import layers_of
 from weft.models.spec.sections import Inference, Spec, TrainingRun
 from weft.models.tensor_parallel.bound.any_placement import least_step
-from weft.models.tensor_parallel.bound.layer_terms import LayerTerms, terms_of
+from weft.models.tensor_parallel.bound.group_cover import LayerTerms, terms_of
 from weft.models.tensor_parallel.co_shard import FAMILIES, co_shard
-from weft.models.tensor_parallel.layouts import Timer
-from weft.models.tensor_parallel.part_times import PartTimes, has_gradient
+from weft.models.tensor_parallel.part_times import PartTimes, Timer, has_gradient
 from weft.models.tensor_parallel.shard import Sharded, shard
 from weft.models.times.roofline import Roofline
 from weft.solver.late import nx

@@ -7,7 +7,6 @@ source, torch, and the machine. A trial that did not end in time is not kept: it
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 import platform
@@ -20,7 +19,6 @@ from dataclasses import asdict, dataclass, field
 from functools import cache
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -29,11 +27,11 @@ from weft.runtime.backends.registry import Backend, BackendError
 from weft.runtime.backends.server import Opening, TrialJob
 from weft.runtime.backends.trial import Found
 from weft.runtime.ranks.children import Start, children
-from weft.solver.io.writing import write_atomically
+from weft.solver.io.kept import read_kept, write_kept
 
 #: Wall seconds that the measuring process may take to load torch and the model.
 _OPENING = 300.0
-_FORMAT = "weft.backend-figure/1"
+_FORMAT = "weft.backend-figure/2"
 #: The sizes of the two tensors that a boundary is measured with: its cost is a line through both.
 _NUMBERS = (1024, 1024 * 1024)
 #: Seconds that a trial may exceed its limit by, until its process is given up.
@@ -92,9 +90,8 @@ class Measuring:
             found = self.known[name] = self._try(job)
             late = found.refused is not None and found.refused.startswith("did not end")
             if self.folder is not None and not late:
-                self.folder.mkdir(parents=True, exist_ok=True)
-                write_atomically(self.folder / f"{name}.json", json.dumps({"format": _FORMAT, **{
-                    key: repr(value) if value == float("inf") else value for key, value in asdict(found).items()}}))
+                write_kept(self.folder / f"{name}.json", _FORMAT, name, "figure",
+                           {**asdict(found), "error": str(found.error)})  # which may be infinite
         return found
 
     def _try(self, job: TrialJob) -> Found:
@@ -115,22 +112,11 @@ class Measuring:
         return hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
     def _load(self, name: str) -> Found | None:
-        if name in self.known:
-            return self.known[name]
-        if self.folder is None:
-            return None
-        try:
-            value = json.loads((self.folder / f"{name}.json").read_text(encoding="utf-8"))
-            if value.pop("format") != _FORMAT:
-                return None
-            refused = value.pop("refused")
-            units = tuple(map(float, value.pop("units")))
-            numbers: Any = {key: float(number) for key, number in value.items()}
-            found = Found(**numbers, refused=refused, units=units)
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
-            return None  # the same as missing
-        self.known[name] = found
-        return found
+        if name not in self.known and self.folder is not None:
+            kept = read_kept(self.folder / f"{name}.json", _FORMAT, name, "figure")
+            if kept is not None:
+                self.known[name] = Found(**{**kept, "error": float(kept["error"]), "units": tuple(kept["units"])})
+        return self.known.get(name)
 
 
 @contextmanager

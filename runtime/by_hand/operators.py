@@ -294,8 +294,8 @@ def _adam(call: KernelCall, weight: Tensor, gradient: Tensor, mean: Tensor, squa
           step: Tensor | None = None) -> tuple[Tensor, ...]:
     """AdamW's; the corrections are those of step ``step`` (default 1), or of the fifth input."""
     made, given = [one.clone() for one in (weight, mean, square)], call.attributes
-    stepped("adamw", made[0], gradient, dict(zip(STATES, made[1:], strict=True)),
-            float(step) if step is not None else given.get("step", 1),
+    stepped("adamw", made[:1], [gradient], [dict(zip(STATES, made[1:], strict=True))],
+            [float(step) if step is not None else given.get("step", 1)],
             {"betas": given.get("betas", (0.9, 0.999)), "lr": given["rate"], "weight_decay": given.get("decay", 0.0),
              "eps": given.get("eps", 1e-8)})
     return tuple(made)

@@ -1,18 +1,47 @@
-"""Intercepts the calls of a model's own code: of its submodules, and of torch's functions between them."""
+"""Intercepts the calls of a model's own code: of its submodules, and of torch's functions between them.
+
+A stage runs a copy of the model's modules, with the parameters and buffers of the original. Tensors of other stages
+have shape, type and device, and numbers only if these have been received.
+"""
 
 from __future__ import annotations
 
+import copy
 import linecache
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from weft.runtime.captured.captured import CaptureError
+from weft.runtime.interface.training import Boundary
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """A model with its own modules, which hold the parameters and buffers of ``model``.
+
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` for one that cannot be copied.
+    """
+    memo: dict[int, Any] = {}
+    for module in model.modules():
+        memo.update((id(held), held) for held in (module._parameters, module._buffers))
+        memo.update((id(leaf), leaf) for leaf in tree_leaves(list(vars(module).values())) if isinstance(leaf, Tensor))
+    memo.update((id(tensor), tensor) for tensor in (*model.parameters(), *model.buffers()))
+    try:
+        return copy.deepcopy(model, memo)
+    except Exception as error:  # anything that the attributes of a user's module raise
+        raise CaptureError(f"split: {type(model).__name__} cannot be copied, which every stage does with its modules "
+                           f"(not its parameters): {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+                           ) from error
+
 
 #: Functions that pass numbers of a tensor to Python.
 READS = {"item", "tolist", "numpy", "__array__", "__bool__", "__int__", "__float__", "__index__", "__complex__",
@@ -92,3 +121,86 @@ def users_line() -> str:
         return "the model"
     code = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}" + (f" ({code:.80})" if code else "")
+
+
+class Ghost(Tensor):
+    """Stands for a value named ``name`` of another stage; ``real`` is that value, if it was received.
+
+    Operations on one outside of the interceptors (inside a submodule that got it in a custom container) use the real
+    value.
+    """
+
+    fake: Tensor
+    name_: str
+    real_: Tensor | None
+
+    @staticmethod
+    def __new__(cls, fake: Tensor, name: str, received: Tensor | None = None) -> Ghost:
+        made: Ghost = Tensor._make_wrapper_subclass(
+            cls, fake.shape, strides=fake.stride(), dtype=fake.dtype, device=fake.device)
+        made.__dict__.update(fake=fake, name_=name, real_=received)
+        return made
+
+    @classmethod
+    def __torch_function__(cls, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (),
+                           kwargs: dict[str, Any] | None = None) -> Any:
+        return func(*real(args), **real(kwargs or {}))
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (),  # type: ignore[override]
+                           kwargs: Any = None) -> Any:
+        raise CaptureError(f"split: {users_line()} does with a value of another stage what cannot be followed "
+                           f"({func}): move it into a submodule")
+
+
+def real(value: Any) -> Any:
+    """``value`` with the real values of ghosts.
+
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` for one that was not received.
+    """
+    return tree_map(_real, value)
+
+
+def numbers(value: Any) -> Any:
+    """``value`` with ghosts' real values, detached: Python code has no gradients."""
+    return tree_map(lambda leaf: real(leaf).detach() if isinstance(leaf, Ghost) else leaf, value)
+
+
+def _real(leaf: Any) -> Any:
+    if not isinstance(leaf, Ghost):
+        return leaf
+    found = leaf.__dict__["real_"]
+    if found is None:
+        raise CaptureError(f"split: {users_line()} reads {leaf.__dict__['name_']!r} of another stage, which it did not "
+                           "in the example: what is read between submodules must not depend on the numbers of a batch, "
+                           "so move this into a submodule")
+    return found
+
+
+class Imagination:
+    """The results of torch's functions on ghosts: everything but numbers."""
+
+    def __init__(self) -> None:
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def tensor(self, looks: Boundary, device: torch.device) -> Tensor:
+        """A tensor without numbers."""
+        with self.mode:
+            return torch.empty(looks.known, dtype=looks.dtype, device=device)
+
+    def like(self, tensor: Tensor) -> Tensor:
+        """A tensor like ``tensor``, without numbers."""
+        return self.mode.from_tensor(tensor)
+
+    def run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of ``func``, with tensors without numbers for ghosts.
+
+        Raises :class:`~weft.runtime.captured.captured.CaptureError` where that depends on numbers.
+        """
+        given = tree_map(lambda leaf: leaf.__dict__["fake"] if isinstance(leaf, Ghost) else leaf, (args, kwargs))
+        try:
+            with self.mode, torch.no_grad():
+                return func(*given[0], **given[1])
+        except (DataDependentOutputException, DynamicOutputShapeException):
+            raise CaptureError(f"split: at {users_line()} a shape or a number depends on the numbers of a tensor of "
+                               "another stage: move this into a submodule") from None

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
-from weft.runtime.by_modules.copying import copied
+from weft.runtime.by_modules.calls import copied
 from weft.runtime.by_modules.stage import ModuleStage
 from weft.runtime.by_modules.traced import TensorName, Traced, argument_name
 from weft.runtime.captured.captured import CaptureError

@@ -10,9 +10,20 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
-from weft.runtime.by_modules.calls import READS, ValueNames, calls_seen, function_name, is_random, users_line, version
-from weft.runtime.by_modules.copying import copied
-from weft.runtime.by_modules.ghost import Ghost, Imagination, real
+from weft.runtime.by_modules.calls import (
+    READS,
+    Ghost,
+    Imagination,
+    ValueNames,
+    calls_seen,
+    copied,
+    function_name,
+    is_random,
+    numbers,
+    real,
+    users_line,
+    version,
+)
 from weft.runtime.by_modules.traced import ModuleCall, TensorName, Traced, argument_name
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.interface.training import Boundary
@@ -238,7 +249,7 @@ class _Walk(TorchFunctionMode):
         if self.inside:
             return func(*args, **given)
         if function_name(func) in READS:
-            return func(*_numbers(args), **_numbers(given))
+            return func(*numbers(args), **numbers(given))
         tensors = [leaf for leaf in tree_leaves((args, given)) if isinstance(leaf, Tensor)]
         if not self.mine and (is_random(function_name(func)) or any(isinstance(leaf, Ghost | nn.Parameter)
                                                                     for leaf in tensors)):
@@ -258,37 +269,35 @@ class _Walk(TorchFunctionMode):
                                    "be lost: give an example with a micro-batch that goes this way")
         return self._run(func, args, given, tensors)
 
+    def _called(self, func: Callable[..., Any], call: Callable[[], Any], watched: Sequence[Tensor],
+                writes: Callable[[Any], int]) -> tuple[Any, list[int], list[Any], str]:
+        """The result of a ``call`` of ``func``; the places of tensors among its leaves, those of ``watched`` that it
+        wrote into (``writes`` counts that), and the name of what it made, "" if that is nothing."""
+        before = [writes(leaf) for leaf in watched]
+        result = call()
+        made = [i for i, leaf in enumerate(tree_leaves(result)) if isinstance(leaf, Tensor)]
+        written = [leaf for leaf, was in zip(watched, before, strict=True) if writes(leaf) != was]
+        return result, made, written, self.counts.next(f"{function_name(func)}()") if made or written else ""
+
     def _run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
              tensors: Sequence[Tensor]) -> Any:
-        before = [version(leaf) for leaf in tensors]
-        result = func(*args, **kwargs)
+        result, made, written, name = self._called(func, lambda: func(*args, **kwargs), tensors, version)
         leaves, spec = tree_flatten(result)
-        made = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
-        written = [leaf for leaf, was in zip(tensors, before, strict=True) if version(leaf) != was]
-        if not made and not written:
-            return result
-        name = self.counts.next(f"{function_name(func)}()")
         for number, leaf in enumerate([leaves[i] for i in made] or written[:1]):
             if (own := f"{name}.{number}") in self.wanted:
                 self.kept[own] = leaf
             if not self.mine and own in self.traced.ghostly:
                 leaves[made[number]] = self._ghost(self.run.imagined.like(leaf), own)
-        return result if self.mine else tree_unflatten(leaves, spec)
+        return result if self.mine or not name else tree_unflatten(leaves, spec)
 
     def _imagine(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
                  tensors: Sequence[Tensor]) -> Any:
         ghosts = [leaf for leaf in tensors if isinstance(leaf, Ghost)]
-        before = [leaf.__dict__["fake"]._version for leaf in ghosts]
-        result = self.run.imagined.run(func, args, kwargs)
+        result, made, written, name = self._called(func, lambda: self.run.imagined.run(func, args, kwargs), ghosts,
+                                                   lambda leaf: int(leaf.__dict__["fake"]._version))
         leaves, spec = tree_flatten(result)
-        made = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
-        written = [leaf for leaf, was in zip(ghosts, before, strict=True) if leaf.__dict__["fake"]._version != was]
-        if not made and not written:
-            return result
-        name = self.counts.next(f"{function_name(func)}()")
-        if not made:
+        if written and not made:
             self._rename(written[0], f"{name}.0")
-            return result
         for number, i in enumerate(made):
             own, fake = f"{name}.{number}", leaves[i]
             same = next((leaf for leaf in ghosts if leaf.__dict__["fake"] is fake), written[0] if written else None)
@@ -297,9 +306,7 @@ class _Walk(TorchFunctionMode):
                 leaves[i] = same
             else:
                 leaves[i] = self._ghost(self.run.imagined.like(fake), own)
-        return tree_unflatten(leaves, spec)
-
-    # -- values --------------------------------------------------------------------------------------------------------
+        return tree_unflatten(leaves, spec) if made else result
 
     def _ghost(self, fake: Tensor, name: str) -> Ghost:
         return Ghost(fake, name, self.received.get(name))
@@ -330,11 +337,6 @@ class _Walk(TorchFunctionMode):
             return self.kept[name]
         looks = self.traced.looks[name]
         return torch.zeros(looks.known, dtype=looks.dtype, device=self.device)
-
-
-def _numbers(value: Any) -> Any:
-    """``value`` with ghosts' real values, detached: Python code has no gradients."""
-    return tree_map(lambda leaf: real(leaf).detach() if isinstance(leaf, Ghost) else leaf, value)
 
 
 def _kind(leaf: Any) -> Any:

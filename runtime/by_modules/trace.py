@@ -19,8 +19,16 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from weft.runtime.by_modules.calls import READS, ValueNames, calls_seen, function_name, is_random, users_line, version
-from weft.runtime.by_modules.copying import copied
+from weft.runtime.by_modules.calls import (
+    READS,
+    ValueNames,
+    calls_seen,
+    copied,
+    function_name,
+    is_random,
+    users_line,
+    version,
+)
 from weft.runtime.by_modules.traced import ModuleCall, StageEntry, TensorName, Traced, argument_name, merged
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.captured.inputs.batch_dims import leaves_of

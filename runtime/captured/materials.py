@@ -17,8 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.runtime.captured.captured import CaptureError
-from weft.runtime.checkpoint.model_names import NamedTensor, fitted, named_tensors
-from weft.runtime.checkpoint.weights import State, Weights, WeightsError, weights_of
+from weft.runtime.checkpoint.weights import NamedTensor, State, Weights, WeightsError, fitted, named_tensors, weights_of
 
 SHOWN = 3  # names in a sentence
 #: A user's function to fill the tensors of a module: called with the module, whose own tensors have memory.

@@ -35,8 +35,7 @@ from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorS
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from weft.runtime.checkpoint.files import DamagedCheckpoint, damaged, newest
-from weft.runtime.checkpoint.meeting import begin_partial, complete, proven
+from weft.runtime.checkpoint.files import DamagedCheckpoint, begin_partial, complete, damaged, newest, proven
 from weft.runtime.checkpoint.signature import signatures
 from weft.runtime.checkpoint.state import NotPlain, flat, nested
 from weft.runtime.interface.fitting import parameters_of

@@ -20,12 +20,18 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from weft.runtime.checkpoint.files import Marker, newest
-from weft.runtime.checkpoint.meeting import begin_partial, complete, proven
-from weft.runtime.checkpoint.model_names import NamedTensor, fitted
-from weft.runtime.checkpoint.optimizer_state import OptimizerState, OptimizerStateError, divides, give, state_of
-from weft.runtime.checkpoint.plain import Extra, extra_of, give_extra
-from weft.runtime.checkpoint.weights import TensorFile, WeightsError, weights_of, write_tensors
+from weft.runtime.checkpoint.files import Marker, begin_partial, complete, newest, proven
+from weft.runtime.checkpoint.optimizer_state import (
+    Extra,
+    OptimizerState,
+    OptimizerStateError,
+    divides,
+    extra_of,
+    give,
+    give_extra,
+    state_of,
+)
+from weft.runtime.checkpoint.weights import NamedTensor, TensorFile, WeightsError, fitted, weights_of, write_tensors
 from weft.runtime.ranks.session import Session, SessionError
 
 MODEL_FORMAT = "weft.model-checkpoint/1"

@@ -7,8 +7,7 @@ parameters had no gradient on the rank, which the sum of gradients sums along.
 
 A rank's slice of a bucket: its states, and the update of its elements of weights and gradients by a rule.
 
-Parameters without a gradient on any rank in a step keep their weights and states, as with torch's optimizers: so the
-slice is updated in runs of neighbours that have one, and have been updated equally often.
+Parameters without a gradient on any rank in a step keep their weights and states, as with torch's optimizers.
 """
 
 from __future__ import annotations
@@ -157,14 +156,6 @@ def buckets_of(named: Sequence[tuple[str, nn.Parameter, int]], ranks: int, rank:
     return buckets
 
 
-class _UpdatedTogether(NamedTuple):
-    """Elements of a slice that are updated together, and their direction."""
-
-    begin: int
-    end: int
-    goes: Tensor
-
-
 class BucketSlice:
     """The states of ``bucket``'s slice on this rank, under ``rule``.
 
@@ -176,8 +167,7 @@ class BucketSlice:
         self.bucket, self.rule = bucket, rule
         self.states = {name: torch.zeros_like(bucket.slice) for name in STATES}
         self.steps = [0] * len(bucket.members)
-        self._runs: list[_UpdatedTogether] = []
-        self._present: Sequence[bool] = ()
+        self._goes: list[tuple[MemberPart, Tensor]] = []  # the directions of a rule by norms
 
     @property
     def by_norms(self) -> bool:
@@ -187,39 +177,38 @@ class BucketSlice:
     def advance(self, gradient: Tensor, present: Sequence[bool], options: Mapping[str, Any]) -> None:
         """Update the states of the members that are ``present`` with the mean ``gradient`` of the slice; their weights
         too, except for a rule by norms."""
-        self._present = present
         self.steps = [step + there for step, there in zip(self.steps, present, strict=True)]
-        self._runs = []
-        for begin, end, step in self._neighbours():
-            weight, came = self.bucket.slice[begin:end], gradient[begin:end]
-            states = {name: tensor[begin:end] for name, tensor in self.states.items()}
-            if self.rule in ("adam", "adamw"):
-                stepped(self.rule, weight, came, states, step, options)
-                continue
-            moments(states, came, options["betas"])
-            goes = direction(states, step, options)
+        own = [segment for segment in self.bucket.segments if present[segment.member]]
+        weights, came = ([whole[segment.begin:segment.end] for segment in own]
+                         for whole in (self.bucket.slice, gradient))
+        states = [{name: whole[segment.begin:segment.end] for name, whole in self.states.items()} for segment in own]
+        steps = [self.steps[segment.member] for segment in own]
+        if not self.by_norms:
+            if own:
+                stepped(self.rule, weights, came, states, steps, options)
+            return
+        for segment, weight, part, state, step in zip(own, weights, came, states, steps, strict=True):
+            moments(state, part, options["betas"])
+            goes = direction(state, step, options)
             if options["weight_decay"]:
                 goes.add_(weight, alpha=options["weight_decay"])
-            self._runs.append(_UpdatedTogether(begin, end, goes))
+            self._goes.append((segment, goes))
 
     def squares(self) -> Tensor:
         """For each member, the sum of squares of its weights here, and in the second row of its directions."""
         wide = torch.promote_types(self.bucket.flat.dtype, torch.float32)  # half precision overflows
         found = self.bucket.flat.new_zeros(2, len(self.bucket.members), dtype=wide)
-        for run in self._runs:
-            for member, begin, end in self._members(run):
-                found[0, member] += self.bucket.slice[begin:end].to(wide).square().sum()
-                found[1, member] += run.goes[begin - run.begin:end - run.begin].to(wide).square().sum()
+        for segment, goes in self._goes:
+            for row, tensor in enumerate((self.bucket.slice[segment.begin:segment.end], goes)):
+                found[row, segment.member] += tensor.to(wide).square().sum()
         return found
 
     def apply(self, options: Mapping[str, Any], squares: Tensor) -> None:
         """Move the weights by a rule by norms; ``squares`` are the sums over all ranks."""
         ratios = trust_ratios(squares)
-        for run in self._runs:
-            for member, begin, end in self._members(run):
-                run.goes[begin - run.begin:end - run.begin].mul_(ratios[member])
-            self.bucket.slice[run.begin:run.end].sub_(run.goes, alpha=options["lr"])
-        self._runs = []
+        for segment, goes in self._goes:
+            self.bucket.slice[segment.begin:segment.end].sub_(goes.mul_(ratios[segment.member]), alpha=options["lr"])
+        self._goes = []
 
     def load(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
         """Load the slice of whole states, by parameter name."""
@@ -230,22 +219,3 @@ class BucketSlice:
             for state, tensor in self.states.items():
                 tensor[segment.begin:segment.end].copy_(
                     saved[names[segment.member]][state].reshape(-1)[segment.offset:last])
-
-    def _members(self, run: _UpdatedTogether) -> Iterator[tuple[int, int, int]]:
-        for segment in self.bucket.segments:
-            if run.begin <= segment.begin and segment.end <= run.end:
-                yield segment.member, segment.begin, segment.end
-
-    def _neighbours(self) -> Iterator[tuple[int, int, int]]:
-        """Begin and end of each run, and the number of updates of its members, this one included."""
-        open_run: tuple[int, int, int] | None = None
-        for segment in self.bucket.segments:
-            step = self.steps[segment.member]
-            if open_run is not None and open_run[2] == step and self._present[segment.member]:
-                open_run = open_run[0], segment.end, step
-                continue
-            if open_run is not None:
-                yield open_run
-            open_run = (segment.begin, segment.end, step) if self._present[segment.member] else None
-        if open_run is not None:
-            yield open_run

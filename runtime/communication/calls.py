@@ -1,10 +1,12 @@
 """One call of a step on a rank: a kernel on its tensors, or a collective with the other ranks.
 
 Kernels are torch's, by the kinds of :class:`weft.models.communication.program.ProgramStage`.
+Tensors are read and written in chunks.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import TypeAlias
@@ -13,9 +15,57 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from weft.runtime.communication import collectives
-from weft.runtime.communication.chunking import in_pieces, slice_of, take, whole_places
-from weft.runtime.communication.instructions import LaneProgram, StageCall
+from weft.runtime.communication.channel import all_gather, all_reduce, reduce_scatter
+from weft.runtime.communication.instructions import Chunk, LaneProgram, RankTensor, StageCall
+
+
+def take(tensor: Tensor, chunk: Chunk | None) -> Tensor:
+    """A chunk of ``tensor`` (``None``: all of it); a view where its elements need no copy."""
+    if chunk is None:
+        return tensor
+    row, axis = (tensor.reshape(-1), 0) if chunk.axis is None else (tensor.contiguous(), chunk.axis)
+    low, high = chunk.bounds(row.shape[axis])
+    if chunk.pieces == 1:
+        return row.narrow(axis, low, high - low)
+    return in_pieces(row, axis, chunk.pieces).narrow(axis + 1, low, high - low).flatten(axis, axis + 1)
+
+
+def in_pieces(tensor: Tensor, axis: int, pieces: int) -> Tensor:
+    """A view with ``axis`` split in two: the number of an equal piece, and the place in it."""
+    shape = tensor.shape
+    return tensor.view(*shape[:axis], pieces, shape[axis] // pieces, *shape[axis + 1:])
+
+
+def place(target: Tensor, chunk: Chunk) -> Tensor | None:
+    """The memory of a chunk of ``target``, if that is contiguous."""
+    if chunk.pieces > 1:
+        return None
+    found = take(target.view(-1) if chunk.axis is None else target, chunk)
+    return found if found.is_contiguous() else None
+
+
+def put(target: Tensor, chunk: Chunk, value: Tensor) -> None:
+    """Write a chunk of ``target``, a contiguous tensor."""
+    row, axis = (target.view(-1), 0) if chunk.axis is None else (target, chunk.axis)
+    low, high = chunk.bounds(row.shape[axis])
+    if chunk.pieces == 1:
+        there = row.narrow(axis, low, high - low)
+        there.copy_(value.reshape(there.shape))
+    else:
+        there = in_pieces(row, axis, chunk.pieces).narrow(axis + 1, low, high - low)
+        there.copy_(value.reshape(there.shape))
+
+
+def slice_of(whole: Tensor, axis: int | None, ranks: int, index: int) -> Tensor:
+    """Part ``index`` of ``ranks`` equal ones of a whole tensor."""
+    return take(whole, Chunk(axis, index, ranks))
+
+
+def whole_places(value: RankTensor, ranks: int, index: int, device: torch.device) -> Tensor:
+    """The places of a rank's elements of a tensor among the whole one's flattened elements."""
+    whole = torch.arange(math.prod(value.whole), device=device).reshape(value.whole)
+    return slice_of(whole, value.axis, ranks, index) if value.lies == "sliced" else whole
+
 
 #: Runs ``begin`` of a collective, and returns when its result is available.
 Issue: TypeAlias = Callable[[str, Callable[[], dist.Work | None]], None]
@@ -56,7 +106,7 @@ class Calls:
     def _norm(self, call: StageCall, tensor: Tensor, _: Tensor | None) -> Tensor:
         square = tensor.square().sum()
         if call.over_ranks:
-            self.issue(call.stage, lambda: collectives.all_reduce(square, self.group))
+            self.issue(call.stage, lambda: all_reduce(square, self.group))
         return square.sqrt()
 
     def _dropout(self, call: StageCall, tensor: Tensor, _: Tensor | None) -> Tensor:
@@ -74,20 +124,20 @@ class Calls:
 
     def _all_reduce(self, call: StageCall, tensor: Tensor, into: Tensor | None) -> Tensor:
         found = _copied(tensor, into)
-        self.issue(call.stage, lambda: collectives.all_reduce(found, self.group))
+        self.issue(call.stage, lambda: all_reduce(found, self.group))
         return found
 
     def _reduce_scatter(self, call: StageCall, tensor: Tensor, into: Tensor | None) -> Tensor:
         every, axis = (tensor.reshape(-1), 0) if call.axis is None else (tensor, call.axis)
         parts = in_pieces(every.contiguous(), axis, self.ranks).movedim(axis, 0).contiguous()
         mine = parts.new_empty(parts.shape[1:]) if into is None or into.shape != parts.shape[1:] else into
-        self.issue(call.stage, lambda: collectives.reduce_scatter(mine.view(-1), parts.view(-1), self.group))
+        self.issue(call.stage, lambda: reduce_scatter(mine.view(-1), parts.view(-1), self.group))
         return mine
 
     def _all_gather(self, call: StageCall, tensor: Tensor, into: Tensor | None) -> Tensor:
         mine = tensor.contiguous()
         every = mine.new_empty((self.ranks, *mine.shape))
-        self.issue(call.stage, lambda: collectives.all_gather(every.view(-1), mine.view(-1), self.group))
+        self.issue(call.stage, lambda: all_gather(every.view(-1), mine.view(-1), self.group))
         axis = call.axis or 0
         found = every.movedim(0, axis).flatten(axis, axis + 1)
         # Other calls of a fused stage read it in its shape; a chunk of flattened elements stays flat.

@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -26,6 +26,29 @@ from torch import Tensor
 
 from weft.runtime.communication.others import Others, RankError, Told
 from weft.runtime.ranks.stopwatch import sleep_until
+
+_Begin: TypeAlias = Callable[..., dist.Work | None]
+
+#: Renamed in 2.13, where the old ones warn.
+_REDUCE_SCATTER: _Begin = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+_ALL_GATHER: _Begin = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+def reduce_scatter(mine: Tensor, every: Tensor, group: dist.ProcessGroup) -> dist.Work | None:
+    """Start summing ``every`` over the ranks; rank i's ``mine`` becomes part i of the sum along the first axis."""
+    return _REDUCE_SCATTER(mine, every, group=group, async_op=True)
+
+
+def all_gather(every: Tensor, mine: Tensor, group: dist.ProcessGroup) -> dist.Work | None:
+    """Start gathering: part i of ``every`` along the first axis becomes rank i's ``mine``."""
+    return _ALL_GATHER(every, mine, group=group, async_op=True)
+
+
+def all_reduce(tensor: Tensor, group: dist.ProcessGroup) -> dist.Work | None:
+    """Start summing ``tensor`` over the ranks, in place."""
+    work: dist.Work | None = dist.all_reduce(tensor, group=group, async_op=True)
+    return work
+
 
 _NOTHING = "not there"
 PATIENCE = 2.0  # seconds for a collective under way when its channel is closed

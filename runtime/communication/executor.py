@@ -20,9 +20,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from weft.runtime.communication.calls import Calls, computes_alone
+from weft.runtime.communication.calls import Calls, computes_alone, place, put, take
 from weft.runtime.communication.channel import Channel, Pending, own_group
-from weft.runtime.communication.chunking import place, put, take
 from weft.runtime.communication.instructions import Key, LaneProgram, LaneStep, LaneWait, StageCall
 from weft.runtime.communication.others import RankError
 from weft.runtime.ranks.stopwatch import sleep_until

@@ -19,11 +19,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from weft.runtime.communication.buckets import Bucket, BucketSlice, Summing, buckets_of
-from weft.runtime.communication.channel import Channel, Pending, meeting
-from weft.runtime.communication.collectives import all_gather, all_reduce, reduce_scatter
-from weft.runtime.communication.options import groups_of, options_in, require_fitting, require_options
+from weft.runtime.communication.channel import Channel, Pending, all_gather, all_reduce, meeting, reduce_scatter
 from weft.runtime.communication.reads import Readers, require_unread
-from weft.runtime.communication.rules import RULES, RuleOptions
+from weft.runtime.communication.rules import RULES, RuleOptions, groups_of, options_in, require_fitting, require_options
 
 BUCKET = 25 * 2**20  # bytes
 TINY = 1e-6  # added to a norm before dividing by it, as torch.nn.utils.clip_grad_norm_ does

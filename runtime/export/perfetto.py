@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 from weft.runtime.plan.lowering import routes
-from weft.runtime.plan.rank_map import RankMap
+from weft.runtime.plan.program import RankMap
 from weft.runtime.plan.timeline import Timeline, places
 from weft.solver.io.writing import write_atomically
 from weft.solver.names import Names

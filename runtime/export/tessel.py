@@ -17,8 +17,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from weft.runtime.export.refusal import ExportError, require_one_kind
-from weft.runtime.export.whole_steps import MAX_STEPS, ranked_steps
+from weft.runtime.export.forms import MAX_STEPS, ExportError, ranked_steps, require_one_kind
 from weft.solver.io.entries import Entry, FormatError, read_json
 from weft.solver.io.writing import write_atomically
 from weft.solver.late import nx
@@ -39,11 +38,11 @@ def tessel_to_json(schedule: Schedule) -> dict[str, Any]:
     """The object of ``schedule``.
 
     A step is the greatest time that all durations and transfers are multiples of; with more than a million such steps
-    (Tessel lists each) they are ranks in time instead, see :func:`weft.runtime.export.whole_steps.ranked_steps`. Both
+    (Tessel lists each) they are ranks in time instead, see :func:`weft.runtime.export.forms.ranked_steps`. Both
     halves of a split backward are ``backward``; workspace and transfers show only in the times. ``repetend`` is empty,
     at the end, if no stretch of steps has every block once and repeats exactly.
 
-    Raises :class:`~weft.runtime.export.refusal.ExportError` for a block of another kind, and for one that takes
+    Raises :class:`~weft.runtime.export.forms.ExportError` for a block of another kind, and for one that takes
     different amounts of memory on its devices.
     """
     problem = schedule.problem

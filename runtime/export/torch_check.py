@@ -10,8 +10,9 @@ and not an error.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 
-from weft.runtime.export.torch_actions import COMPUTE, TorchAction
+from weft.runtime.export.torch_csv import COMPUTE, TorchAction
 from weft.runtime.export.torch_import import ScheduleTable, unit_problem
 from weft.runtime.plan.check import check_program
 from weft.runtime.plan.program import Instruction, Program, ProgramError, Recv, Send, StageWork
@@ -35,12 +36,13 @@ def check_communication(table: ScheduleTable) -> list[str]:
             made = _instructions(table, r, action, cell)
             rows[r] += made
             cells[r] += [cell] * len(made)
-    program = Program(tuple(map(tuple, rows)))
+    program, problem = Program(tuple(map(tuple, rows))), unit_problem(table)
     try:
-        check_program(program, unit_problem(table), table.micro_batches)
+        check_program(program, problem, table.micro_batches)
     except ProgramError as error:
         sentence, _, picture = str(error).partition("\n")
-        if _pairs_in_order(program) and _in_time(program, table):
+        with suppress(ProgramError):
+            check_program(program, problem, table.micro_batches, buffered=True)
             return [f"PyTorch runs it only where messages are buffered: {sentence}", *_reductions(table)]
         place = re.search(r"rank (\d+), step +(\d+):.*<-- here", picture)
         assert place is not None, picture
@@ -66,49 +68,6 @@ def _instructions(table: ScheduleTable, rank: int, action: TorchAction, cell: in
     letter = "F" if forwards else "I" if "I" in table.letters(producer) else "B"
     what = StageWork(producer, letter, m)
     return [Send(what, table.ranks[other]) if sends else Recv(what, table.ranks[other])]
-
-
-def _pairs_in_order(program: Program) -> bool:
-    """Whether from each rank to each other as many messages are sent as received, and in the same order."""
-    sent: dict[tuple[int, int], list[str]] = {}
-    received: dict[tuple[int, int], list[str]] = {}
-    for rank, row in enumerate(program.ranks):
-        for instruction in row:
-            if isinstance(instruction, Send):
-                sent.setdefault((rank, instruction.peer), []).append(str(instruction.what))
-            elif isinstance(instruction, Recv):
-                received.setdefault((instruction.peer, rank), []).append(str(instruction.what))
-    return sent == received
-
-
-def _in_time(program: Program, table: ScheduleTable) -> bool:
-    """Whether every rank sends results that it has and computes with those that it has requested."""
-    for row in program.ranks:
-        held: set[StageWork] = set()
-        for instruction in row:
-            if isinstance(instruction, Send):
-                if instruction.what not in held:
-                    return False
-            elif isinstance(instruction, Recv):
-                assert isinstance(instruction.what, StageWork)
-                held.add(instruction.what)
-            else:
-                assert isinstance(instruction, StageWork)
-                needed = _producer(instruction, table)
-                if needed is not None and needed not in held:
-                    return False
-                held.add(instruction)
-    return True
-
-
-def _producer(work: StageWork, table: ScheduleTable) -> StageWork | None:
-    """The work before ``work`` in the pipeline."""
-    stage, letter, m = work
-    if letter == "F":
-        return StageWork(stage - 1, "F", m) if stage else None
-    if letter == "W" or stage == len(table.ranks) - 1:
-        return StageWork(stage, "I" if letter == "W" else "F", m)
-    return StageWork(stage + 1, "I" if "I" in table.letters(stage + 1) else "B", m)
 
 
 def _reductions(table: ScheduleTable) -> list[str]:

@@ -1,6 +1,6 @@
 """A PyTorch pipelining CSV as a schedule, so that any can be judged, timed, drawn and replayed.
 
-Both flavours are read; :func:`weft.runtime.export.torch_actions.parse_cell` defines the cells. Stages, ranks and
+Both flavours are read; :func:`weft.runtime.export.torch_csv.parse_cell` defines the cells. Stages, ranks and
 micro-batches are found in the file. Durations come from a problem, or every forward and every half of a backward takes
 one unit. Times are the earliest under the file's order (:mod:`weft.solver.timing`).
 """
@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from weft.runtime.export.torch_actions import COMPUTE, TorchAction, parse_cell
+from weft.runtime.export.torch_csv import COMPUTE, TorchAction, parse_cell
 from weft.solver.io.entries import FormatError, read_input
 from weft.solver.pipeline import NotAPipeline, Pipeline, Stage
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median, quantiles
 
-from weft.runtime.plan.rank_map import RankMap
+from weft.runtime.plan.program import RankMap
 from weft.runtime.plan.timeline import Measured, Timeline
 from weft.solver.problem import Block, Dependency, Problem
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from weft.runtime.communication.collectives import all_gather, all_reduce, reduce_scatter
+from weft.runtime.communication.channel import all_gather, all_reduce, reduce_scatter
 from weft.runtime.measure.links import measure_links
 from weft.runtime.measure.measure import Sample, Timer
 from weft.runtime.ranks.session import Session, join

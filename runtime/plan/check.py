@@ -27,6 +27,7 @@ is a strict run of all of them in step, and a rank and its counterparts sum in o
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
@@ -40,19 +41,20 @@ RANK_REACH = 4  # the same for ranks
 
 def check_program(program: Program, problem: Problem, micro_batches: int,
                   groups: Mapping[tuple[int, ...], tuple[int, ...]] | None = None,
-                  rounds: Rounds | None = None) -> None:
+                  rounds: Rounds | None = None, *, buffered: bool = False) -> None:
     """Raise :class:`ProgramError`, with the rank x step grid around the fault, unless ``program`` is complete and
     free of deadlock as a run of ``micro_batches`` micro-batches of ``problem``.
 
     ``groups``: the sets of stages whose parameters' gradients are summed, with their ranks
     (:meth:`~weft.runtime.plan.stage_graph.StageGraph.parameter_groups`); by default none. ``rounds``: the rounds that
-    ``problem``'s micro-batches are, if any.
+    ``problem``'s micro-batches are, if any. ``buffered``: a SEND waits for nobody, as on channels with buffers; by
+    default under the strictest rules.
     """
     pools = sum(device.lane_of is None for device in problem.devices)
     if len(program.ranks) != pools:
         raise ProgramError(f"the program has {len(program.ranks)} ranks for {pools} devices"
                            + " that are no lanes" * problem.has_lanes)
-    _StrictRun(program, Vocabulary(problem, rounds), micro_batches, groups or {}).run()
+    _StrictRun(program, Vocabulary(problem, rounds), micro_batches, groups or {}, buffered).run()
 
 
 def grid(program: Program, steps: Sequence[int], fault: int) -> str:
@@ -81,8 +83,9 @@ class _StrictRun:
     """Runs a program under the strictest rules; ``step`` is each rank's position, ``held`` its available results."""
 
     def __init__(self, program: Program, vocabulary: Vocabulary, micro_batches: int,
-                 groups: Mapping[tuple[int, ...], tuple[int, ...]]) -> None:
+                 groups: Mapping[tuple[int, ...], tuple[int, ...]], buffered: bool) -> None:
         self.program, self.micro_batches, self.groups = program, micro_batches, groups
+        self.sent: dict[tuple[int, int], list[Work]] | None = defaultdict(list) if buffered else None
         self.vocabulary, self.problem = vocabulary, vocabulary.problem
         problem = vocabulary.problem
         self.step = [0] * len(program.ranks)
@@ -201,6 +204,8 @@ class _StrictRun:
             self._refuse(rank, f"{instruction}: rank {rank} has not computed {what} by then")
         if isinstance(instruction, Recv) and key in self.held[rank]:
             self._refuse(rank, f"{instruction}: rank {rank} already has the result of {what}")
+        if self.sent is not None:
+            return self._buffered(rank, instruction, self.sent)
         other = self._current(peer)
         matching = Recv(what, rank) if isinstance(instruction, Send) else Send(what, rank)
         if isinstance(other, (Send, Recv)) and other.peer == rank and other != matching:
@@ -219,6 +224,21 @@ class _StrictRun:
         self.step[peer] += 1
         return (peer,)
 
+    def _buffered(self, rank: int, instruction: Send | Recv, sent: dict[tuple[int, int], list[Work]]
+                  ) -> tuple[int, ...] | None:
+        """As :meth:`_transfer`, where messages of a pair wait in their order until they are received."""
+        if isinstance(instruction, Send):
+            sent[rank, instruction.peer].append(instruction.what)
+        elif not (come := sent[instruction.peer, rank]):
+            return None
+        elif (first := come.pop(0)) != instruction.what:
+            self._refuse(rank, f"{instruction} on rank {rank} meets the result of {first}")
+        else:
+            self.held[rank].add(key := self._key(rank, first))
+            self.unused[rank][key] = self.step[rank]
+        self.step[rank] += 1
+        return (instruction.peer,)
+
     def _key(self, rank: int, work: Work) -> tuple[int, int]:
         key = self.vocabulary.key(work)
         if key is None:
@@ -229,6 +249,9 @@ class _StrictRun:
         return key
 
     def _require_complete(self) -> None:
+        for (rank, peer), left in (self.sent or {}).items():
+            if left:
+                self._refuse(rank, f"rank {peer} never receives the result of {left[0]} from rank {rank}")
         for rank in range(len(self.step)):
             blocks = self.vocabulary.ranks.blocks_on(rank)
             for micro_batch in range(self.micro_batches):

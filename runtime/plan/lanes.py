@@ -1,4 +1,5 @@
-"""The queues of a rank with lanes, and the waits between them beside results.
+"""What ranks' lists give: queues of a rank with lanes and waits between them, collectives, the order of fewer
+micro-batches.
 
 A rank's instructions are in one list. The device and each of its lanes is a *queue*: it runs its blocks in the order of
 the list; a block on several queues starts when all of them have reached it. Messages are a queue of their own, in the
@@ -13,17 +14,22 @@ no level is above the planned peak, however long operations take: of all operati
 the one that the plan starts last. All others that have allocated start no later in the plan, and everything that the
 plan has released by then has been released, since that operation waited for it. So the level is at most the planned one
 at that moment.
+
+*Fewer micro-batches* (:func:`shortened`). The rest of an order keeps its dependencies, which are within a micro-batch,
+and uses no more memory at any moment.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from weft.runtime.plan.buffers import BufferTable
-from weft.runtime.plan.plan import Plan
-from weft.runtime.plan.program import ProgramError, Work
+from weft.runtime.plan.plan import Plan, plan_of
+from weft.runtime.plan.program import ProgramError, Reduce, Work
 from weft.solver.pools import Op, mixed_pools, sign
 from weft.solver.pools import memory_waits as ordered_waits
+from weft.solver.schedule import Operation, Schedule
 
 #: Planned times closer than this share of the makespan are equal.
 _NEAR = 1e-9
@@ -73,3 +79,29 @@ def check_pool_memory(plan: Plan, rank: int, table: BufferTable, reserve: int) -
         raise ProgramError(f"rank {rank}'s blocks hold {peak} bytes at once and its {len(table.slots)} message "
                            f"buffers {table.size} more, but device {device.name!r} has {device.memory} and {reserve} "
                            "in reserve")
+
+
+def collective_rows(plan: Plan) -> dict[int, list[str]]:
+    """Per rank, the instructions of its list that other ranks run too: blocks on several ranks, and sums of gradients
+    that several ranks have."""
+    ranks: dict[str, list[int]] = {}
+    groups = plan.parameter_groups
+    for rank, own in enumerate(plan.program.ranks):
+        for work in plan.program.works(rank):
+            ranks.setdefault(str(work), []).append(rank)
+        for instruction in own:
+            if isinstance(instruction, Reduce):
+                ranks.setdefault(str(instruction), list(groups[instruction.stages]))
+    return {rank: [str(instruction) for instruction in own if len(ranks.get(str(instruction), ())) > 1]
+            for rank, own in enumerate(plan.program.ranks)}
+
+
+def shortened(plan: Plan, micro_batches: int) -> Plan:
+    """``plan`` with only its first ``micro_batches``, proven; it must have at least as many, and no rounds."""
+    if micro_batches == plan.micro_batches:
+        return plan
+    work = plan.vocabulary.work
+    operations = tuple(Operation(block, m, *plan.times[work(block, m)])
+                       for block in range(len(plan.problem.blocks)) for m in range(micro_batches))
+    found = plan_of(Schedule(plan.problem, micro_batches, operations, 0.0)).sharing(plan.shared)
+    return replace(found, signatures=plan.signatures)

@@ -25,8 +25,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from weft.runtime.plan.program import Instruction, Program, ProgramError, Recv, Reduce, Send, Vocabulary, Work
-from weft.runtime.plan.rank_map import RankMap
+from weft.runtime.plan.program import Instruction, Program, ProgramError, RankMap, Recv, Reduce, Send, Vocabulary, Work
 from weft.runtime.plan.stage_graph import StageGraph
 from weft.solver.problem import Problem
 from weft.solver.schedule import Operation, Schedule

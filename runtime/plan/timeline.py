@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from weft.runtime.plan.plan import Plan
-from weft.runtime.plan.rank_map import RankMap
+from weft.runtime.plan.program import RankMap
 from weft.solver.io.entries import Entry, FormatError, read_json, require_format
 from weft.solver.io.writing import write_atomically
 from weft.solver.names import Names

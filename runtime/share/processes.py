@@ -1,7 +1,7 @@
 """Every job of a plan in its own processes on this machine: if one is killed, only its job ends.
 
 A process per rank of each job, with the job's own rendezvous, process groups and watchdog; on each rank the jobs'
-processes take turns over a board in shared memory (:mod:`weft.runtime.share.boards`). This process starts them, waits,
+processes take turns over a board in shared memory (:mod:`weft.runtime.share.turns`). This process starts them, waits,
 and collects their results.
 
 A process that is stopped without ending (SIGSTOP) is killed after half of the timeout, as others wait for its turns.

@@ -24,11 +24,10 @@ from weft.runtime.plan.plan import Plan, load_plan
 from weft.runtime.plan.program import ProgramError
 from weft.runtime.ranks.session import Session
 from weft.runtime.replay.options import ReplayError, TogetherOptions, on_rank_0, require_processes, seconds_in_unit
-from weft.runtime.share.boards import FileBoard
 from weft.runtime.share.job_runner import JobRunner, RunOptions
 from weft.runtime.share.stages_plan import JobPlan, job_plans, orders_of
 from weft.runtime.share.stages_runner import DataParallelRunner, StagesRunner
-from weft.runtime.share.turns import Turns, cells_of
+from weft.runtime.share.turns import FileBoard, Turns, cells_of
 
 #: Seconds that a job waits for another's processes at least: they first import torch and build a model.
 PATIENCE = 120.0
@@ -92,7 +91,7 @@ def replay_job(plan_path: str | os.PathLike[str], options: SharedOptions) -> Sha
 def turns_of(plan: Plan, jobs: tuple[JobPlan, ...], rank: int, folder: Path, patience: float, *,
              told_after: float = math.inf, within: float = math.inf) -> tuple[Turns, FileBoard]:
     """The turns of ``rank`` on the board in ``folder``, whose waits are those of
-    :class:`~weft.runtime.share.boards.FileBoard`. Raises ``ValueError`` where it is of another plan."""
+    :class:`~weft.runtime.share.turns.FileBoard`. Raises ``ValueError`` where it is of another plan."""
     orders = orders_of(plan, rank)
     counts = {job.name: job.batches * job.size for job in jobs}
     board = FileBoard(folder / f"rank{rank}.turns", cells_of(orders, list(counts)), plan.digest, list(counts), patience,

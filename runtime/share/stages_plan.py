@@ -21,12 +21,13 @@ lap of the plan being one batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from weft.runtime.plan.plan import Plan, plan_of
 from weft.runtime.plan.program import BlockWork, ProgramError, Reduce, Work
+from weft.solver.late import nx
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.schedule import Operation, Schedule
 from weft.solver.wide.block import WideBlock
@@ -204,20 +205,10 @@ def _order(plan: Plan, job: str, names: Sequence[str]) -> list[str]:
 
 def _before(blocks: Sequence[WideBlock]) -> dict[str, set[str]]:
     """Per block, the blocks of the same step that end before it starts."""
-    waits = {block.name: [wait.block for wait in block.after if wait.distance == 0] for block in blocks}
-    found: dict[str, set[str]] = {}
-
-    def of(name: str) -> Iterator[str]:
-        for other in waits[name]:
-            yield other
-            yield from known(other)
-
-    def known(name: str) -> set[str]:
-        if name not in found:
-            found[name] = set(of(name))
-        return found[name]
-
-    return {name: known(name) for name in waits}
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.add_nodes_from(block.name for block in blocks)
+    graph.add_edges_from((wait.block, block.name) for block in blocks for wait in block.after if wait.distance == 0)
+    return {block.name: nx.ancestors(graph, block.name) for block in blocks}
 
 
 #: A block in the common order: its job, its name, and its micro-batch of the job.

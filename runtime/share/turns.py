@@ -2,14 +2,175 @@
 
 All ranks have one order of their common operations, and a rank skips only those of a job that is over there; the rest
 keeps one order. So no rank waits for another in a circle, however jobs end.
+
+The state of turns is in one place for all processes that take them, a board: a row of numbers and a lock, in a file
+that each process maps into its memory. Each process also holds an operating system lock on a file of its own, which is
+released when it ends, however it ends: so the others detect a killed process, and never have to guess whose turn was
+lost. A process that is stopped, and has not ended, keeps its turn; its waiters report that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import fcntl
+import math
+import mmap
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
-from weft.runtime.share.boards import GONE, HERE, FileBoard
 from weft.runtime.share.stages_plan import Key
+
+#: A job's state on this rank: its process has not come, runs, or has ended.
+ABSENT, HERE, GONE = 0, 1, 2
+#: Seconds between two polls of a board: the first, the longest, and between two checks whether another process still
+#: runs.
+_FIRST, _LONGEST, _ALIVE = 5e-5, 1e-3, 0.05
+_HEAD = 32  # bytes before the numbers
+
+
+class FileBoard:
+    """A board for the processes of several ``jobs`` on one rank, in the file ``path``; ``digest`` identifies the plan.
+    Its numbers, ``cells``, may be read and changed under :meth:`locked` only.
+
+    A job without a process within ``patience`` seconds counts as gone. A waiter reports on standard error whom it waits
+    for after ``told_after`` seconds without a change, and again after as long. A process that cannot lock the board
+    within ``within`` seconds, because the lock's owner is stopped, gets a ``TimeoutError``.
+
+    Raises ``ValueError`` for a file of another plan.
+    """
+
+    def __init__(self, path: Path, count: int, digest: str, jobs: Sequence[str], patience: float, *,
+                 told_after: float = 60.0, within: float = math.inf) -> None:
+        self.path, self.jobs, self.patience, self.told_after, self.within = path, jobs, patience, told_after, within
+        self._mark = digest.encode()[:_HEAD].ljust(_HEAD)
+        self._thread = threading.RLock()  # the file's lock is per process, not per thread
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        self._alive: int | None = None
+        self._own: int | None = None
+        self._waiting_since: dict[int, float] = {}
+        size = _HEAD + 8 * count
+        with self._file_locked():
+            if not any(os.pread(self._file, _HEAD, 0)):  # new, or left by a process killed before the next two lines
+                os.ftruncate(self._file, size)
+                os.pwrite(self._file, self._mark, 0)
+            same = os.fstat(self._file).st_size == size and os.pread(self._file, _HEAD, 0) == self._mark
+        if not same:
+            os.close(self._file)
+            raise ValueError(f"{path}: these turns are of another plan: give each run a folder of its own")
+        self._memory = mmap.mmap(self._file, size)
+        self.cells = memoryview(self._memory)[_HEAD:].cast("q")
+
+    def hold(self, job: int) -> None:
+        """Register this process as that of ``job``, until it ends. Raises ``ValueError`` if there is one already."""
+        self._own, self._alive = job, os.open(self._alive_path(job), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.lockf(self._alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._alive)
+            raise ValueError(f"{self.path}: the job {self.jobs[job]} runs there already: give each run a folder of its "
+                             "own") from None
+
+    def close(self) -> None:
+        """Release the board."""
+        self.cells.release()
+        self._memory.close()
+        os.close(self._file)
+        if self._alive is not None:
+            os.close(self._alive)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Lock the board."""
+        with self._thread, self._file_locked():
+            yield
+
+    def wait(self, blockers: Callable[[], Collection[int]]) -> Collection[int]:
+        """With the board locked: release it until others change it, then lock it again. Returns those of ``blockers``,
+        jobs by number, whose processes have died silently."""
+        pause, looked, told = _FIRST, time.monotonic(), time.monotonic()
+        before = bytes(self.cells)
+        while True:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+            self._thread.release()
+            time.sleep(pause)
+            self._thread.acquire()
+            self._take()
+            if bytes(self.cells) != before:
+                return ()
+            pause = min(2 * pause, _LONGEST)
+            if time.monotonic() - looked > _ALIVE:
+                looked = time.monotonic()
+                if gone := [job for job in blockers() if self._is_gone(job)]:
+                    return gone
+            if time.monotonic() - told > self.told_after:
+                told = time.monotonic()
+                whose = " and ".join(self.jobs[job] for job in sorted(blockers()))
+                self._say(f"has waited for {self.told_after:g} s for the turn of job {whose}: its process is at "
+                          "something long, stopped, or not there yet")
+
+    def _say(self, what: str) -> None:
+        own = "" if self._own is None else f"job {self.jobs[self._own]} "
+        sys.stderr.write(f"weft: {self.path.stem}: {own}{what}\n")
+
+    def _is_gone(self, job: int) -> bool:
+        state = self.cells[len(self.cells) - len(self.jobs) + job]
+        if state == HERE:  # opening and closing the process's own file would release its lock
+            return job != self._own and self._is_free(self._alive_path(job))
+        if state == ABSENT:
+            since = self._waiting_since.setdefault(job, time.monotonic())
+            if time.monotonic() - since > self.patience:
+                sys.stderr.write(f"weft: job {self.jobs[job]} has not come within {self.patience:g} s: the others go "
+                                 "on without it\n")
+                return True
+        return False
+
+    @staticmethod
+    def _is_free(path: Path) -> bool:
+        """Whether no process holds the lock of ``path``."""
+        probe = os.open(path, os.O_RDWR)
+        try:
+            fcntl.lockf(probe, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        finally:
+            os.close(probe)
+        return True
+
+    def _alive_path(self, job: int) -> Path:
+        return self.path.with_suffix(f".{job}.alive")
+
+    def _take(self) -> None:
+        """Lock the file. No process keeps the lock for longer than a moment, unless stopped just then: so polling
+        suffices."""
+        began, pause = time.monotonic(), _FIRST
+        told = began
+        while True:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                pass
+            now = time.monotonic()
+            if now - began > self.within:
+                raise TimeoutError(f"{self.path}: a process that holds it does not let go of it")
+            if now - told > self.told_after:
+                told = now
+                self._say(f"has waited for {self.told_after:g} s for a process to let go of {self.path}: one is "
+                          "stopped")
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST)
+
+    @contextmanager
+    def _file_locked(self) -> Iterator[None]:
+        self._take()
+        try:
+            yield
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
 
 
 class JobOver(Exception):

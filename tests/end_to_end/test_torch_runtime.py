@@ -20,8 +20,7 @@ from tests.support.builders import chain, loop, pipeline, v, waves
 from tests.support.examples import examples
 from tests.support.ranks import finished
 from tests.support.strategies import in_order, pipelines
-from weft.runtime.export.torch_actions import TorchVersion
-from weft.runtime.export.torch_csv import save_torch_csv, torch_csv
+from weft.runtime.export.torch_csv import TorchVersion, save_torch_csv, torch_csv
 from weft.runtime.export.torch_import import parse_table, read_table, schedule_of_table
 from weft.solver.baselines import baseline
 from weft.solver.judge.validate import violations

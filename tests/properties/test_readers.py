@@ -24,7 +24,7 @@ from tests.support.paths import DATA
 from tests.support.wide_problems import keep_or_recompute
 from tests.support.wide_schedules import drawn_schedule
 from weft.app.lib.judged import verdict
-from weft.cli.lib.summary import summary
+from weft.cli.lib.output import summary
 from weft.solver.baselines import baseline
 from weft.solver.baselines.rivals.greedy import orders
 from weft.solver.io.entries import FormatError

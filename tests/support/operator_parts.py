@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import torch
 
-from weft.app.plans.checking import computed
-from weft.models.layouts.values import Array
+from weft.app.plans.checking import Array, computed
 from weft.models.transform.planned import Part, Planned
 from weft.models.transform.program import PlanError, PlanOperation, PlanProgram
 from weft.models.transform.transformations import split

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from weft.app.plans.checking import Array
 from weft.models.layouts.layout import Layout
-from weft.models.layouts.values import Array
 from weft.models.transform.backward import with_backward, with_update
 from weft.models.transform.plan import TransformPlan
 from weft.models.transform.program import PlanError, PlanProgram, ProgramBuilder

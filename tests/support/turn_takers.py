@@ -10,8 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from weft.runtime.share.boards import FileBoard
-from weft.runtime.share.turns import JobOver, Turns, cells_of
+from weft.runtime.share.turns import FileBoard, JobOver, Turns, cells_of
 
 ORDER = [("a", "F", 0), ("b", "F", 0), ("c", "F", 0), ("a", "F", 1)]
 ORDERS = {0: ORDER, 1: ORDER[::-1]}

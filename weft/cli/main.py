@@ -16,9 +16,8 @@ from pathlib import Path
 
 from weft.app.lib.options import command_began
 from weft.cli.commands import GROUPS, command, summary
-from weft.cli.lib.command import BAD, FAULT, GOOD, INTERRUPTED, NO, Command
+from weft.cli.lib.command import BAD, FAULT, GOOD, INTERRUPTED, NO, Command, Parser, describe, short
 from weft.cli.lib.faults import FOREIGN, in_one_line, is_said, report
-from weft.cli.lib.parsing import Parser, describe, short
 from weft.cli.lib.signals import end_with, listening
 from weft.solver.control.clock import process_start
 from weft.solver.control.garbage import seldom_collected

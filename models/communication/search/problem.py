@@ -6,8 +6,8 @@ of the choice ``variant``, once for each chain of its stages that may run in chu
 ``chunks``, or the chain stays whole if that number divides nothing. A stage in n chunks takes 1/n in each, plus its
 launch.
 
-*Pruning.* :func:`~weft.models.communication.search.blocks.least` is a lower bound on a variant in n chunks,
-:func:`~weft.models.communication.search.blocks.listed` the time of one of its orders. If the first is no less than the
+*Pruning.* :func:`~weft.models.communication.search.chains.least` is a lower bound on a variant in n chunks,
+:func:`~weft.models.communication.search.chains.listed` the time of one of its orders. If the first is no less than the
 second of another variant, no schedule with it is better than the best of all: it is left out before the search, and the
 bound proven over the rest holds over all. A variant's load at one chunk is its least at any number: more chunks mean
 more launches.
@@ -24,8 +24,16 @@ from typing import TYPE_CHECKING, Unpack
 
 from weft.models.communication.prices import Engine, Prices, require_named, work_of
 from weft.models.communication.program import CommunicationError, CommunicationProgram
-from weft.models.communication.search.blocks import UNIT, ProgramBlocks, least, listed
-from weft.models.communication.search.chains import Chain, chain_sets, in_chunks, titles
+from weft.models.communication.search.chains import (
+    UNIT,
+    Chain,
+    ProgramBlocks,
+    chain_sets,
+    in_chunks,
+    least,
+    listed,
+    titles,
+)
 from weft.models.communication.search.schedules import ProgramSchedule, schedules
 from weft.solver.control.clock import is_over, watching
 from weft.solver.problem import Device

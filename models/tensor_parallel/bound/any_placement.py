@@ -35,8 +35,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.models.tensor_parallel.bound.group_cover import GroupCover
-from weft.models.tensor_parallel.bound.layer_terms import LayerTerms
+from weft.models.tensor_parallel.bound.group_cover import GroupCover, LayerTerms
 from weft.solver.control.clock import OutOfTime, checkpoint
 
 #: The final gap between refuted and unrefuted times, as a share.

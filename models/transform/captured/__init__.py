@@ -9,7 +9,7 @@ is frozen: every device calls all of it, and a note says so.
 One file has the rules of one family of operators; :func:`weft.models.transform.captured.writer.rule` registers them.
 """
 
-from weft.models.transform.captured import indices, made, norms, pieces, pointwise, products, reductions, views  # noqa: F401
+from weft.models.transform.captured import indices, pieces, pointwise, products, reductions  # noqa: F401
 from weft.models.transform.captured.writer import RULES, program_of, read_program
 
 __all__ = ["RULES", "program_of", "read_program"]

@@ -1,33 +1,34 @@
 """Operators of one element of each of several tensors, called as they are captured, as parts broadcast as the whole;
-sums and products, and what changes no number."""
+sums and products, and what changes no number. Tensors of no input: one number everywhere, or numbers in a row.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from weft.models.capture.exported import Ref, Step
 from weft.models.transform.backward import TRUTHS
 from weft.models.transform.captured.products import broadcast, broadcast_all
-from weft.models.transform.captured.writer import Rule, UnknownError, Writer, rule
+from weft.models.transform.captured.writer import UnknownError, Writer, rule
+from weft.models.transform.program import Axis
 
 
-def _sum_of_two(sign: float, *, turned: bool = False) -> Rule:
-    def rule(w: Writer, step: Step) -> None:
-        if step.outputs[0] is not None and w.given(step).dtype == "bool":
-            raise UnknownError  # true and true are true, not two
-        one, other = (_number(w, step, i) for i in ((1, 0) if turned else (0, 1)))
-        scale = sign * float(step.keywords.get("alpha", 1))
-        if isinstance(one, str) and isinstance(other, str):
-            a, b = one, other
-            left, right, out = broadcast(w, w.shape(a), w.shape(b))
-            w.add(step, "add", [(a, left), (b, right)], out, signs=(1.0, scale))
-        else:
-            first = isinstance(one, str)
-            scaled(w, step, one if first else other, 1.0 if first else scale,
-                   float(other if first else one) * (scale if first else 1.0))
-
-    return rule
+@rule("add", "sub", "rsub")
+def _sum_of_two(w: Writer, step: Step) -> None:
+    if step.outputs[0] is not None and w.given(step).dtype == "bool":
+        raise UnknownError  # true and true are true, not two
+    one, other = (_number(w, step, i) for i in ((1, 0) if step.kind == "rsub" else (0, 1)))
+    scale = (1.0 if step.kind.startswith("add") else -1.0) * float(step.keywords.get("alpha", 1))
+    if isinstance(one, str) and isinstance(other, str):
+        a, b = one, other
+        left, right, out = broadcast(w, w.shape(a), w.shape(b))
+        w.add(step, "add", [(a, left), (b, right)], out, signs=(1.0, scale))
+    else:
+        first = isinstance(one, str)
+        scaled(w, step, one if first else other, 1.0 if first else scale,
+               float(other if first else one) * (scale if first else 1.0))
 
 
 def _number(w: Writer, step: Step, place: int) -> Any:
@@ -120,11 +121,6 @@ def same_tensor(w: Writer, step: Step) -> None:
         w.stopped(step.given)
 
 
-rule("add")(_sum_of_two(1.0))
-rule("sub")(_sum_of_two(-1.0))
-rule("rsub")(_sum_of_two(-1.0, turned=True))
-
-
 def elementwise(w: Writer, step: Step, kind: str, operands: Sequence[Any], name: str | None = None) -> str:
     """One that the step does not call itself, of tensors (of the export, or of the program) and numbers."""
     tensors = [w.tensor(one) if isinstance(one, Ref) else one for one in operands if isinstance(one, Ref | str)]
@@ -168,3 +164,64 @@ def _extreme(w: Writer, step: Step) -> None:
     if len(step.arguments) != 2 or not isinstance(step.arguments[1], Ref):
         raise UnknownError
     pointwise(w, step)
+
+
+#: Where the number stands among the arguments of what fills a tensor with it.
+_FILLED = {"full": 1, "new_full": 2, "full_like": 1, "scalar_tensor": 0}
+
+
+@rule(*_FILLED, "zeros", "new_zeros", "zeros_like", "ones", "new_ones", "ones_like")
+def _full(w: Writer, step: Step) -> None:
+    meta = w.given(step)
+    number = step.at(_FILLED[step.kind], "fill_value") if step.kind in _FILLED else int("ones" in step.kind)
+    if not isinstance(number, int | float | bool) or "complex" in meta.dtype:
+        raise UnknownError
+    axes = w.axes(meta.shape)
+    w.add(step, "full", [], axes, sizes={axis[0]: size for axis, size in zip(axes, meta.shape, strict=True)
+                                         if axis}, value=number, dtype=meta.dtype)
+
+
+@rule("arange")
+def _arange(w: Writer, step: Step) -> None:
+    numbers = [one for one in step.arguments if isinstance(one, int | float)]
+    start, end, stride = {1: (0, *numbers, 1), 2: (*numbers, 1), 3: tuple(numbers)}.get(len(numbers), (0, 0, 0))
+    meta = w.given(step)
+    if not stride or meta.shape != (max(0, math.ceil((end - start) / stride)),):
+        raise UnknownError
+    _row(w, step, meta.shape[0], start, stride, meta.dtype)
+
+
+def _row(w: Writer, step: Step, count: int, start: float, stride: float, dtype: str,
+         name: str | None = None) -> str:
+    axis: Axis = (w.fresh("n"),)
+    return w.add(step, "range", [], [axis], sizes={axis[0]: count}, start=start, stride=stride, dtype=dtype, name=name)
+
+
+@rule("tril", "triu")
+def _triangle(w: Writer, step: Step) -> None:
+    x, diagonal = w.tensor(step.arguments[0]), step.at(1, "diagonal", 0)
+    rows, columns = w.shape(x)[-2:]
+    row = _row(w, step, rows, diagonal, 1, "int64", ".rows")
+    column = _row(w, step, columns, 0, 1, "int64", ".columns")
+    upright = _upright(w, step, row)
+    seen = elementwise(w, step, "ge" if step.kind.startswith("tril") else "le", [upright, column], name=".seen")
+    elementwise(w, step, "where", [seen, x, 0])
+
+
+def _upright(w: Writer, step: Step, row: str) -> str:
+    axis: Axis = (w.fresh("n"),)
+    return w.add(step, "einsum", [(row, [axis])], [axis, ()], name=".upright")
+
+
+@rule("fill")
+def _fill(w: Writer, step: Step) -> None:
+    value: Any = step.arguments[1]
+    x, meta = w.tensor(step.arguments[0]), w.exported.metas[step.arguments[0].name]
+    axes = w.axes(w.shape(x))
+    sizes = {axis[0]: size for axis, size in zip(axes, w.shape(x), strict=True) if axis}
+    if not isinstance(value, Ref):
+        w.add(step, "full", [], axes, sizes=sizes, value=value, dtype=meta.dtype)
+        return
+    number = w.add(step, "cast", [(w.tensor(value), [])], [], name=".number",
+                   dtype=meta.dtype, source=w.exported.metas[value.name].dtype)
+    w.add(step, "einsum", [(number, [])], axes, sizes=sizes)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from weft.models.capture.exported import Step
-from weft.models.transform.captured.writer import Rule, UnknownError, Writer, rule
+from weft.models.transform.captured.writer import UnknownError, Writer, rule
 from weft.models.transform.program import Axis
 
 
@@ -118,35 +118,29 @@ def _padding(given: Any, rank: int, kernel: tuple[int, ...], dilation: tuple[int
     return repeated(given, rank)
 
 
-def _convolution(rank: int, *, transposed: bool = False) -> Rule:
-    def known(w: Writer, step: Step) -> None:
-        x, weight = (w.tensor(step.arguments[i]) for i in (0, 1))
-        if len(w.shape(x)) != rank + 2:
-            raise UnknownError
-        stride, groups, dilation = (step.at(i, name, 1) for i, name in (
-            (3, "stride"), *(((6, "groups"), (7, "dilation")) if transposed else ((6, "groups"), (5, "dilation")))))
-        kernel, dilation = w.shape(weight)[2:], repeated(dilation, rank)
-        padding = _padding(step.at(4, "padding", 0), rank, kernel, dilation)
-        g = (w.fresh("g"),) if groups > 1 else ()
-        n, c, o = (w.fresh(name) for name in "nco")
-        places, windows, made = ([w.fresh(name) for _ in range(rank)] for name in "ypu")
-        sizes = dict(zip(made, w.given(step).shape[2:], strict=True)) | {name: groups for name in g}
-        first, second = ((*g, c), (o,)) if transposed else ((*g, o), (c,))
-        weights: list[Axis] = [first, second, *((name,) for name in windows)]
-        output: list[Axis] = [(n,), (*g, o), *((name,) for name in made)]
-        bias = step.at(2, "bias")
-        product = w.add(
-            step, "convolution_transposed" if transposed else "convolution",
-            [(x, [(n,), (*g, c), *((name,) for name in places)]), (weight, weights)], output, reduced=[c],
-            frozen=[*places, *windows, *made], sizes=sizes,
-            name=None if bias is None else ".product", stride=repeated(stride, rank), padding=padding,
-            dilation=dilation, **({"groups": g[0]} if g else {}))
-        if bias is not None:
-            w.add(step, "add", [(product, output), (w.tensor(bias), [(*g, o)])], output, sizes=dict.fromkeys(g, groups))
-
-    return known
-
-
-for _rank in (1, 2, 3):
-    rule(f"conv{_rank}d")(_convolution(_rank))
-    rule(f"conv_transpose{_rank}d")(_convolution(_rank, transposed=True))
+@rule(*(f"conv{kind}{rank}d" for kind in ("", "_transpose") for rank in (1, 2, 3)))
+def _convolution(w: Writer, step: Step) -> None:
+    rank, transposed = int(step.kind[-2]), "transpose" in step.kind
+    x, weight = (w.tensor(step.arguments[i]) for i in (0, 1))
+    if len(w.shape(x)) != rank + 2:
+        raise UnknownError
+    stride, groups, dilation = (step.at(i, name, 1) for i, name in (
+        (3, "stride"), *(((6, "groups"), (7, "dilation")) if transposed else ((6, "groups"), (5, "dilation")))))
+    kernel, dilation = w.shape(weight)[2:], repeated(dilation, rank)
+    padding = _padding(step.at(4, "padding", 0), rank, kernel, dilation)
+    g = (w.fresh("g"),) if groups > 1 else ()
+    n, c, o = (w.fresh(name) for name in "nco")
+    places, windows, made = ([w.fresh(name) for _ in range(rank)] for name in "ypu")
+    sizes = dict(zip(made, w.given(step).shape[2:], strict=True)) | {name: groups for name in g}
+    first, second = ((*g, c), (o,)) if transposed else ((*g, o), (c,))
+    weights: list[Axis] = [first, second, *((name,) for name in windows)]
+    output: list[Axis] = [(n,), (*g, o), *((name,) for name in made)]
+    bias = step.at(2, "bias")
+    product = w.add(
+        step, "convolution_transposed" if transposed else "convolution",
+        [(x, [(n,), (*g, c), *((name,) for name in places)]), (weight, weights)], output, reduced=[c],
+        frozen=[*places, *windows, *made], sizes=sizes,
+        name=None if bias is None else ".product", stride=repeated(stride, rank), padding=padding,
+        dilation=dilation, **({"groups": g[0]} if g else {}))
+    if bias is not None:
+        w.add(step, "add", [(product, output), (w.tensor(bias), [(*g, o)])], output, sizes=dict.fromkeys(g, groups))

@@ -1,4 +1,8 @@
-"""Sums, means, variances and extremes over dimensions; and losses: one number of a batch is a sum of its parts."""
+"""Sums, means, variances and extremes over dimensions; and losses: one number of a batch is a sum of its parts.
+
+In norms, softmax and attention, what is normalized over is frozen, but for a batch's statistics, which are sums; so are
+the keys of a query.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from weft.models.capture.exported import Step
+from weft.models.capture.exported import Step, refs
 from weft.models.transform.captured.pointwise import elementwise, pointwise
-from weft.models.transform.captured.writer import Rule, UnknownError, Writer, rule
+from weft.models.transform.captured.writer import UnknownError, Writer, rule
 from weft.models.transform.program import Axis
 
 
@@ -19,51 +23,45 @@ def dimensions(given: Any, rank: int) -> set[int]:
     return {dim % rank for dim in dims} if rank else set()
 
 
-def _reduction(mean: bool) -> Rule:
-    def known(w: Writer, step: Step) -> None:
-        x = w.tensor(step.arguments[0])
-        axes = w.axes(w.shape(x))
-        if w.exported.metas[step.arguments[0].name].dtype == "bool" and not mean:
-            x = w.add(step, "cast", [(x, axes)], axes, name=".number", dtype="int64", source="bool")
-        else:
-            w.require_numbers(step)
-        gone = dimensions(step.at(1, "dim"), len(axes))
-        out = _kept(axes, gone, keep=bool(step.at(2, "keepdim", False)))
-        count = math.prod(w.shape(x)[i] for i in gone)
-        w.add(step, "einsum", [(x, axes)], out, reduced=[name for i in gone for name in axes[i]],
-              scale=1 / count if mean else 1.0)
-
-    return known
+@rule("sum", "mean")
+def _reduction(w: Writer, step: Step) -> None:
+    mean = step.kind == "mean"
+    x = w.tensor(step.arguments[0])
+    axes = w.axes(w.shape(x))
+    if w.exported.metas[step.arguments[0].name].dtype == "bool" and not mean:
+        x = w.add(step, "cast", [(x, axes)], axes, name=".number", dtype="int64", source="bool")
+    else:
+        w.require_numbers(step)
+    gone = dimensions(step.at(1, "dim"), len(axes))
+    out = _kept(axes, gone, keep=bool(step.at(2, "keepdim", False)))
+    count = math.prod(w.shape(x)[i] for i in gone)
+    w.add(step, "einsum", [(x, axes)], out, reduced=[name for i in gone for name in axes[i]],
+          scale=1 / count if mean else 1.0)
 
 
 def _kept(axes: Sequence[Axis], gone: set[int], *, keep: bool) -> list[Axis]:
     return [() if i in gone else axis for i, axis in enumerate(axes) if keep or i not in gone]
 
 
-rule("sum")(_reduction(False))
-rule("mean")(_reduction(True))
-
-
-def _variance(root: bool) -> Rule:
+@rule("var", "std")
+def _variance(w: Writer, step: Step) -> None:
     """The mean of squares of what is left without the mean: sums of sums, where a dimension is cut."""
-    def known(w: Writer, step: Step) -> None:
-        w.require_numbers(step)
-        x = w.tensor(step.arguments[0])
-        axes = w.axes(w.shape(x))
-        gone = dimensions(step.at(1, "dim"), len(axes))
-        count = math.prod(w.shape(x)[i] for i in gone)
-        given = step.at(2, "correction", step.keywords.get("unbiased", 1))
-        less = 1 if given is None else float(given)
-        if (len(step.arguments) > 1 and isinstance(step.arguments[1], bool)) or count <= less:
-            raise UnknownError
-        out = _kept(axes, gone, keep=bool(step.keywords.get("keepdim", step.at(3, "keepdim", False))))
-        _, apart, reduced = centred(w, step, x, axes, _kept(axes, gone, keep=True))
-        made = w.add(step, "einsum", [(apart, axes), (apart, axes)], out, reduced=reduced, scale=1 / (count - less),
-                     name=".variance" if root else None)
-        if root:
-            w.add(step, "sqrt", [(made, out)], out)
-
-    return known
+    root = step.kind == "std"
+    w.require_numbers(step)
+    x = w.tensor(step.arguments[0])
+    axes = w.axes(w.shape(x))
+    gone = dimensions(step.at(1, "dim"), len(axes))
+    count = math.prod(w.shape(x)[i] for i in gone)
+    given = step.at(2, "correction", step.keywords.get("unbiased", 1))
+    less = 1 if given is None else float(given)
+    if (len(step.arguments) > 1 and isinstance(step.arguments[1], bool)) or count <= less:
+        raise UnknownError
+    out = _kept(axes, gone, keep=bool(step.keywords.get("keepdim", step.at(3, "keepdim", False))))
+    _, apart, reduced = centred(w, step, x, axes, _kept(axes, gone, keep=True))
+    made = w.add(step, "einsum", [(apart, axes), (apart, axes)], out, reduced=reduced, scale=1 / (count - less),
+                 name=".variance" if root else None)
+    if root:
+        w.add(step, "sqrt", [(made, out)], out)
 
 
 def centred(w: Writer, step: Step, x: str, axes: Sequence[Axis], kept: Sequence[Axis]) -> tuple[str, str, list[str]]:
@@ -73,10 +71,6 @@ def centred(w: Writer, step: Step, x: str, axes: Sequence[Axis], kept: Sequence[
     middle = w.add(step, "einsum", [(x, axes)], kept, reduced=reduced, scale=1 / math.prod(size for _, size in gone),
                    name=".mean")
     return middle, w.add(step, "add", [(x, axes), (middle, kept)], axes, signs=(1.0, -1.0), name=".apart"), reduced
-
-
-rule("var")(_variance(False))
-rule("std")(_variance(True))
 
 
 @rule("linalg_vector_norm", "norm")
@@ -189,3 +183,124 @@ def _of_each(w: Writer, step: Step) -> None:
     axes = w.axes(w.shape(made))
     w.add(step, "einsum", [(made, axes)], [], reduced=[name for axis in axes for name in axis],
           scale=1 / math.prod(w.shape(made)) if whole == _MEAN else 1.0)
+
+
+@rule("layer_norm", "rms_norm")
+def _over_last(w: Writer, step: Step) -> None:
+    """The captured operator itself."""
+    x = w.tensor(step.arguments[0])
+    axes: list[Axis] = [(w.fresh(),) for _ in w.shape(x)]
+    own = axes[len(axes) - len(step.arguments[1]):]
+    weights = dict.fromkeys(w.names[name] for name in refs((step.arguments[2:], step.keywords)))
+    w.call(step, [(x, axes), *((one, own) for one in weights)], axes, frozen=[name for axis in own for name in axis])
+
+
+@rule("group_norm")
+def _group_norm(w: Writer, step: Step) -> None:
+    """Groups may be cut; of channels that are one dimension, groups change slowest."""
+    x, groups = w.tensor(step.arguments[0]), step.arguments[1]
+    weight, bias = step.at(2, "weight"), step.at(3, "bias")
+    if weight is None and bias is not None:
+        raise UnknownError
+    n, g, c = (w.fresh(name) for name in "ngc")
+    places: list[Axis] = [(w.fresh(),) for _ in w.shape(x)[2:]]
+    channels: Axis = (g, c)
+    inputs: list[tuple[str, Sequence[Axis]]] = [(x, [(n,), channels, *places])]
+    inputs += [(w.tensor(one), [channels]) for one in (weight, bias) if one is not None]
+    over = (c, *(name for axis in places for name in axis))
+    w.add(step, "norm", inputs, [(n,), channels, *places], frozen=over, over=over, eps=float(step.at(4, "eps", 1e-5)),
+          sizes={g: groups, c: w.shape(x)[1] // groups})
+
+
+@rule("batch_norm", "instance_norm")
+def _batch_norm(w: Writer, step: Step) -> None:
+    """In training the mean and the variance are sums over the batch, so that a batch that is cut has the statistics of
+    the whole. Running ones are carried to the next step; so is what instance norms keep not: they are refused."""
+    _, weight, bias, mean, variance, training, momentum, eps, *_ = step.arguments
+    x = w.tensor(step.arguments[0])
+    instance = "instance_norm" in step.target
+    if instance and (mean is not None or not training):
+        raise UnknownError
+    n, c, *places = (w.fresh(name) for name in ("n", "c", *("d" for _ in w.shape(x)[2:])))
+    axes: list[Axis] = [(n,), (c,), *((name,) for name in places)]
+    kept: list[Axis] = [(n,), (c,)] if instance else [(c,)]
+    if training:
+        middle, apart, gone = centred(w, step, x, axes, kept)
+        count = math.prod(w.shape(x)) // math.prod(w.shape(middle))
+        spread = w.add(step, "einsum", [(apart, axes), (apart, axes)], kept, reduced=gone, scale=1 / count,
+                       name=".variance")
+        if mean is not None and (variance is None or momentum is None):
+            raise UnknownError
+        for buffer, now, what, share in () if mean is None else (
+                (mean, middle, "mean", momentum), (variance, spread, "variance", momentum * count / (count - 1))):
+            w.keeps(buffer.name, w.add(step, "add", [(w.tensor(buffer), kept), (now, kept)], kept,
+                                       name=f".running_{what}", signs=(1 - float(momentum), float(share))))
+    else:
+        apart = w.add(step, "add", [(x, axes), (w.tensor(mean), kept)], axes, signs=(1.0, -1.0), name=".apart")
+        spread = w.tensor(variance)
+    shifted = w.add(step, "add", [(spread, kept)], kept, signs=(1.0,), constant=float(eps), name=".shifted")
+    scale = w.add(step, "rsqrt", [(shifted, kept)], kept, name=".scale")
+    inputs: list[tuple[str, Iterable[Axis]]] = [(apart, axes), (scale, kept)]
+    inputs += [(w.tensor(one), [(c,)]) for one in (weight,) if one is not None]
+    made = w.add(step, "einsum", inputs, axes, name=None if bias is None else ".scaled")
+    if bias is not None:
+        w.add(step, "add", [(made, axes), (w.tensor(bias), [(c,)])], axes)
+
+
+@rule("_weight_norm")
+def _weight_norm(w: Writer, step: Step) -> None:
+    """A direction times a length, of each place along one dimension."""
+    direction, length = (w.tensor(step.arguments[i]) for i in (0, 1))
+    axis = step.at(2, "dim", 0) % len(w.shape(direction))
+    axes = w.axes(w.shape(direction))
+    kept: list[Axis] = [one if i == axis else () for i, one in enumerate(axes)]
+    gone = [name for i, one in enumerate(axes) for name in one if i != axis]
+    square = w.add(step, "einsum", [(direction, axes), (direction, axes)], kept, reduced=gone, name=".square")
+    scale = w.add(step, "rsqrt", [(square, kept)], kept, name=".scale")
+    w.add(step, "einsum", [(direction, axes), (length, kept), (scale, kept)], axes)
+
+
+@rule("softmax", "_softmax", "log_softmax", "_log_softmax")
+def _softmax(w: Writer, step: Step) -> None:
+    w.require_numbers(step)
+    x = w.tensor(step.arguments[0])
+    axes: list[Axis] = [(w.fresh(),) for _ in w.shape(x)]
+    over = axes[step.arguments[1]][0]
+    w.add(step, step.kind.lstrip("_"), [(x, axes)], axes, frozen=[over], over=over)
+
+
+@rule("scaled_dot_product_attention")
+def _attention(w: Writer, step: Step) -> None:
+    """Heads that share keys are (keys' heads, heads of each); a mask may lack any of the names."""
+    q, k, v = (w.tensor(step.arguments[i]) for i in range(3))
+    mask, rank = step.at(3, "attn_mask"), len(w.shape(q))
+    if step.at(4, "dropout_p", 0.0) or rank < 2 or rank != len(w.shape(k)) or w.shape(k)[:-2] != w.shape(v)[:-2]:
+        raise UnknownError
+    shared = bool(step.at(7, "enable_gqa", False)) and w.shape(q)[-3] != w.shape(k)[-3]
+    leading = rank - 3 if shared else rank - 2
+    if w.shape(q)[:leading] != w.shape(k)[:leading]:
+        raise UnknownError
+    lead: list[Axis] = [(w.fresh({2: "bh", 1: "b"}.get(leading, "")[i:i + 1]),) for i in range(leading)]
+    s, t, d, e = (w.fresh(name) for name in "stde")
+    heads: tuple[list[Axis], list[Axis]] = (lead, lead)
+    sizes: dict[str, int] = {}
+    if shared:
+        h, r = w.fresh("h"), w.fresh("r")
+        heads = [*lead, (h, r)], [*lead, (h,)]
+        sizes = {h: w.shape(k)[-3], r: w.shape(q)[-3] // w.shape(k)[-3]}
+    scale = step.keywords.get("scale", step.at(6, "scale"))
+    extra: dict[str, Any] = {} if scale is None else {"scale": float(scale)}
+    inputs: list[tuple[str, Sequence[Axis]]] = [
+        (q, [*heads[0], (s,), (d,)]), (k, [*heads[1], (t,), (d,)]), (v, [*heads[1], (t,), (e,)])]
+    if mask is not None:
+        given, whole = w.tensor(mask), [*heads[0], (s,), (t,)]
+        own = whole[len(whole) - len(w.shape(given)):]
+        if len(own) < len(w.shape(given)):
+            raise UnknownError
+        full = [*w.shape(q)[:-1], w.shape(k)[-2]][len(whole) - len(own):]
+        if any(size not in (1, wanted) for size, wanted in zip(w.shape(given), full, strict=True)):
+            raise UnknownError
+        inputs.append((given, [() if size == 1 else axis for size, axis in zip(w.shape(given), own, strict=True)]))
+        extra["mask"] = "truths" if w.exported.metas[mask.name].dtype == "bool" else "added"
+    w.add(step, "attention", inputs, [*heads[0], (s,), (e,)], frozen=[t, d, e], sizes=sizes,
+          causal=bool(step.at(5, "is_causal", False)), **extra)

@@ -2,9 +2,8 @@
 
 In: a schedule, or a tool's settings. Out: the schedule under the tool's own order, or the reason why it cannot run it;
 the tool's input. ``TOOLS`` has every tool (:class:`~weft.runtime.export.tools.tool.Tool`) by name; each has a file,
-with its writer and reader: Megatron-LM (:mod:`~weft.runtime.export.tools.megatron`,
-:mod:`~weft.runtime.export.tools.megatron_arguments`), torchtitan, PyTorch's pipelining, DeepSpeed, nnScaler.
-:mod:`~weft.runtime.export.tools.layers` has their names of layers.
+with its writer and reader: Megatron-LM, torchtitan, DeepSpeed, nnScaler; PyTorch's pipelining needs none.
+:mod:`~weft.runtime.export.tools.tool` has their names of layers.
 """
 
 from __future__ import annotations
@@ -14,10 +13,13 @@ from collections.abc import Mapping
 from weft.runtime.export.tools.deepspeed import DEEPSPEED
 from weft.runtime.export.tools.megatron import MEGATRON
 from weft.runtime.export.tools.nnscaler import NNSCALER
-from weft.runtime.export.tools.pytorch import PYTORCH
 from weft.runtime.export.tools.tool import Tool, ToolRun
 from weft.runtime.export.tools.torchtitan import TORCHTITAN
+from weft.runtime.export.torch_csv import require_outputs_in_order
 
 __all__ = ["TOOLS", "ToolRun", "Tool"]
 
+#: The order of a CSV (:mod:`weft.runtime.export.torch_csv`), of stages on one rank each, with backwards whole or split.
+#: The computation of a stage on several GPUs is up to its module (``DTensor``): PyTorch's ranks are groups of them.
+PYTORCH = Tool("pytorch", "PyTorch's pipelining", "the order, as CSV", splits=True, require=require_outputs_in_order)
 TOOLS: Mapping[str, Tool] = {tool.name: tool for tool in (MEGATRON, TORCHTITAN, PYTORCH, DEEPSPEED, NNSCALER)}

@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from weft.runtime.export.tools.layers import layers_of
-from weft.runtime.export.tools.tool import OwnOrder, Tool, ToolRun
+from weft.runtime.export.tools.tool import OwnOrder, Tool, ToolRun, layers_of
 from weft.solver.baselines.lib.alternating import TurnRule
 from weft.solver.io.entries import FormatError, read_input
 from weft.solver.pipeline import Pipeline

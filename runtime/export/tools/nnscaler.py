@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.runtime.export.refusal import ExportError, require_one_kind
+from weft.runtime.export.forms import ExportError, ranked_steps, require_one_kind
 from weft.runtime.export.tools.tool import Tool
-from weft.runtime.export.whole_steps import ranked_steps
 from weft.runtime.plan.stage_graph import NotAStageGraph, StageGraph, StagePasses
 from weft.solver.problem import BlockKind
 from weft.solver.schedule import Schedule
@@ -55,7 +54,7 @@ def schedule(graph, num_microbatches=MICRO_BATCHES, num_stages=len(DEVICES)):
 def nnscaler_module(schedule: Schedule) -> str:
     """The module's text. Blocks on several devices and branches are supported.
 
-    Raises :class:`~weft.runtime.export.refusal.ExportError` for split backwards, recomputation and other blocks that
+    Raises :class:`~weft.runtime.export.forms.ExportError` for split backwards, recomputation and other blocks that
     nnScaler has no segment for, and for backwards that do not mirror the forwards.
     """
     problem, stages = schedule.problem, _stages(schedule)

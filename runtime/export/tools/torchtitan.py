@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from weft.runtime.export.refusal import ExportError, pipeline_for
-from weft.runtime.export.tools.layers import layers_of, letters_of
-from weft.runtime.export.tools.tool import Tool
+from weft.runtime.export.forms import ExportError, pipeline_for
+from weft.runtime.export.tools.tool import Tool, layers_of, letters_of
 from weft.runtime.export.torch_csv import require_outputs_in_order, torch_csv
 from weft.solver.io.entries import FormatError, read_input
 from weft.solver.io.writing import write_atomically
@@ -49,7 +48,7 @@ def torchtitan_settings(schedule: Schedule, csv: str) -> str:
     (:func:`weft.runtime.export.torch_csv.torch_csv`).
 
     Layers with torchtitan's names keep them; otherwise the embedding becomes ``tok_embeddings``, the layers
-    ``layers.0`` and on, the head ``norm`` and ``output``. Raises :class:`~weft.runtime.export.refusal.ExportError` for
+    ``layers.0`` and on, the head ``norm`` and ``output``. Raises :class:`~weft.runtime.export.forms.ExportError` for
     stages that are neither one a rank nor in a loop nor in a V, and for layers without a name there.
     """
     run = TORCHTITAN.run(schedule)

@@ -17,7 +17,7 @@ from weft.models.grid.pipeline import (
     pipeline_spec,
     stage_layers,
 )
-from weft.models.grid.state import static_of
+from weft.models.grid.step_end import static_of
 from weft.models.spec.sections import Spec
 from weft.models.spec.spec import SpecError, parse_spec
 

@@ -13,6 +13,7 @@ import pytest
 
 from tests.oracles.layouts import Vector, cheapest_placed, cheapest_vectors, start_of
 from tests.support.examples import examples
+from tests.support.layout_values import Array, Held, applied
 from tests.support.programs import layouts_over
 from weft.models.hardware.devices import DEVICES
 from weft.models.layers.cluster import AffineLink, MeasuredLink, two_tiers
@@ -20,7 +21,6 @@ from weft.models.layers.collectives import Collective
 from weft.models.layouts.conversion import Conversion, RingPrices, convert, device_prices, step_bytes, uniform
 from weft.models.layouts.layout import Layout, LayoutError, Placed, slices
 from weft.models.layouts.steps import box_of, moves
-from weft.models.layouts.values import Array, Held, applied
 
 SHAPE = (16, 16)
 NEAR, FAR = (1e-5, 1e10), (3e-5, 1e9)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import weft
-from weft.cli.lib.summary import summary
+from weft.cli.lib.output import summary
 from weft.models.layers.collectives import Collective
 from weft.models.overlap import frameworks
 from weft.models.overlap.data_parallel import StepCosts, layer_groups

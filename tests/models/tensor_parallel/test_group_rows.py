@@ -12,7 +12,7 @@ from tests.models.tensor_parallel.bound.test_any_placement import homes
 from tests.models.tensor_parallel.test_shapes import spec_of
 from weft.models.candidates.gpu_costs import family_costs
 from weft.models.layers.costs import LayerCost
-from weft.models.tensor_parallel.bound.layer_terms import LayerTerms
+from weft.models.tensor_parallel.bound.group_cover import LayerTerms
 from weft.models.tensor_parallel.group_rows import Chunks, best_rows, cut_row, divisions, group_of_stage
 from weft.models.tensor_parallel.group_split import StageTables
 from weft.models.tensor_parallel.shapes import shape_candidates

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from tests.support.planned_models import CAPTURED, made
-from weft.app.plans.checking import error, run_dense
-from weft.models.layouts.values import Array
+from weft.app.plans.checking import Array, error, run_dense
 from weft.models.transform.backward import with_backward
 from weft.models.transform.plan import TransformPlan
 from weft.models.transform.program import PlanError, PlanProgram

@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystem
 
 from tests.support.checkpoints import WIDTH, a_plan, training
 from tests.support.ranks import launch_forked
-from weft.runtime.checkpoint import checkpoint, meeting
+from weft.runtime.checkpoint import checkpoint, files
 from weft.runtime.checkpoint.checkpoint import Checkpoints
 from weft.runtime.checkpoint.files import checksums, commit, outlived, whole
 from weft.runtime.interface.optim import AdamA
@@ -247,7 +247,7 @@ def rank_main() -> None:
     last = str(int(os.environ["WORLD_SIZE"]) - 1)
     if kill is not None and (kill == "renaming" or os.environ["RANK"] == last):
         vars(checkpoint).update(FileSystemWriter=Killed)
-        vars(meeting).update(commit=dying)
+        vars(files).update(commit=dying)
     optimizer = {"AdamW": torch.optim.AdamW, "AdamA": AdamA}[os.environ.get("WEFT_OPTIMIZER", "AdamW")]
     with join(20, replicas=int(os.environ.get("WEFT_REPLICAS", int(os.environ["WORLD_SIZE"]) // 2))) as session:
         plan = a_plan()

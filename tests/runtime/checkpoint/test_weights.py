@@ -1,4 +1,7 @@
-"""Weights by name, from memory, files and folders; what is no such thing is one sentence."""
+"""Weights by name, from memory, files and folders; what is no such thing is one sentence.
+
+Tensors of a model by all their names, held against what a state has.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,18 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
-from weft.runtime.checkpoint.weights import CODES, TensorFile, WeightsError, weights_of, write_tensors
+from tests.support.captured_models import GPT
+from weft.runtime.checkpoint.weights import (
+    CODES,
+    TensorFile,
+    WeightsError,
+    fitted,
+    named_tensors,
+    weights_of,
+    write_tensors,
+)
 
 STATE = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.tensor(3), "c": torch.ones(4, dtype=torch.bfloat16)}
 
@@ -119,3 +132,29 @@ def test_a_file_that_is_damaged_is_refused(change: object, said: str, tmp_path: 
 def test_what_cannot_be_named_cannot_be_saved(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r"q is of torch\.complex32, which cannot be saved"):
         write_tensors(tmp_path / "d", {"q": torch.zeros(2, dtype=torch.complex32)})
+
+
+def test_tied_parameters_are_one_with_two_names_and_passing_buffers_are_not_saved() -> None:
+    model = GPT(1)
+    model.register_buffer("angles", torch.ones(2), persistent=False)
+    model.register_buffer("counted", torch.ones(2))
+    found = {item.name: item for item in named_tensors(model)}
+    assert found["words.weight"].names == ("words.weight", "head.weight") and "head.weight" not in found
+    assert not found["angles"].is_saved and found["counted"].is_saved
+    assert {name for item in found.values() if item.is_saved for name in item.names} == set(model.state_dict())
+
+
+def test_a_state_is_held_against_the_model() -> None:
+    model = GPT(1)
+    tensors, state = named_tensors(model), dict(model.state_dict())
+    del state["words.weight"]  # its other name is there
+    assert fitted(weights_of(state), tensors, "GPT")["words.weight"] == "head.weight"
+    with pytest.raises(WeightsError, match="the state dict has extra, which GPT does not have: give the state of this"):
+        fitted(weights_of({**state, "extra": torch.ones(1)}), tensors, "GPT")
+    fitted(weights_of({**state, "extra": torch.ones(1)}), tensors, "GPT", strict=False)
+    with pytest.raises(WeightsError, match=r"norm\.bias has the shape \(3\), but in GPT it has \(16\)"):
+        fitted(weights_of({**state, "norm.bias": torch.ones(3)}), tensors, "GPT")
+    del state["norm.bias"]
+    with pytest.raises(WeightsError, match=r"the state dict has no norm\.bias: give the whole state of GPT"):
+        fitted(weights_of(state), tensors, "GPT", strict=False)
+    assert isinstance(model.head, nn.Linear)

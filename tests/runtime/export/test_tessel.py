@@ -14,7 +14,7 @@ from tests.support.builders import chain, pipeline
 from tests.support.examples import examples
 from tests.support.strategies import Case, cases
 from tests.support.tessel_shapes import shape
-from weft.runtime.export.refusal import ExportError
+from weft.runtime.export.forms import ExportError
 from weft.runtime.export.tessel import load_tessel, save_tessel, tessel_from_json, tessel_to_json
 from weft.solver.baselines import baseline
 from weft.solver.io.entries import FormatError

@@ -13,10 +13,9 @@ from tests.support.builders import both_ways, chain, pipeline, v
 from tests.support.examples import examples
 from tests.support.strategies import in_order, pipelines
 from tests.support.tessel_shapes import shape
-from weft.runtime.export.refusal import ExportError
-from weft.runtime.export.torch_actions import TorchAction, TorchVersion, parse_cell
+from weft.runtime.export.forms import ExportError
 from weft.runtime.export.torch_check import check_communication
-from weft.runtime.export.torch_csv import torch_csv
+from weft.runtime.export.torch_csv import TorchAction, TorchVersion, parse_cell, torch_csv
 from weft.runtime.export.torch_import import parse_table, schedule_of_table
 from weft.solver.baselines import baseline
 from weft.solver.io.entries import FormatError

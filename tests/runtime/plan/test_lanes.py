@@ -1,4 +1,7 @@
-"""Queues of a rank with lanes, and what they wait for of each other's memory."""
+"""Queues of a rank with lanes, and what they wait for of each other's memory.
+
+Fewer micro-batches of a plan keep their order.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,14 @@ from typing import Any
 
 import pytest
 
+from tests.support.builders import chain, pipeline
 from tests.support.lane_problems import laned_schedule
 from weft.runtime.plan.buffers import BufferTable
 from weft.runtime.plan.check import check_program
-from weft.runtime.plan.lanes import check_pool_memory, memory_waits, queues
+from weft.runtime.plan.lanes import check_pool_memory, memory_waits, queues, shortened
 from weft.runtime.plan.plan import plan_from_json, plan_of, plan_to_json
-from weft.runtime.plan.program import BlockWork, Program, ProgramError
+from weft.runtime.plan.program import BlockWork, Program, ProgramError, Recv, Reduce, Send
+from weft.solver.baselines import baseline
 from weft.solver.io.entries import FormatError
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.schedule import Operation, Schedule
@@ -85,3 +90,15 @@ def test_lists_that_wait_for_each_other_over_lanes_are_refused() -> None:
         check_program(Program.from_text([["x[0]", "y[0]"], ["y[0]", "x[0]"]]), problem, 1)
     with pytest.raises(ProgramError, match="the program has 4 ranks for 2 devices that are no lanes"):
         check_program(Program.from_text([["y[0]"], ["y[0]"], ["x[0]"], ["x[0]"]]), problem, 1)
+
+
+def test_the_first_micro_batches_run_in_the_order_that_they_had() -> None:
+    plan = plan_of(baseline("1f1b", pipeline(chain(3)), 6))
+    assert shortened(plan, 6) is plan
+    for count in range(1, 6):
+        found = shortened(plan, count)
+        assert found.micro_batches == count
+        for own, before in zip(found.program.ranks, plan.program.ranks, strict=True):
+            assert [i for i in own if not isinstance(i, Send | Recv | Reduce)] == [
+                i for i in before if not isinstance(i, Send | Recv | Reduce) and i.micro_batch < count]
+            assert any(isinstance(i, Reduce) for i in own)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.sharing import random_jobs
 from weft.models.share.job import composed
-from weft.runtime.plan.collectives import collective_rows
+from weft.runtime.plan.lanes import collective_rows
 from weft.runtime.plan.plan import plan_of
 from weft.solver.baselines import baseline
 from weft.solver.judge.collective_order import collective_order_faults

@@ -15,7 +15,7 @@ from tests.support.golden.said import Run, digest, starts
 from tests.support.lane_problems import laned_schedule
 from tests.support.wide_problems import schedule_of_jobs
 from weft.app.export import EXPORTS
-from weft.runtime.export.refusal import ExportError
+from weft.runtime.export.forms import ExportError
 from weft.runtime.plan.plan import plan_of, plan_to_json
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem

@@ -13,7 +13,7 @@ from weft.app.grid import solve_grid
 from weft.app.lib.case import Case, case_of
 from weft.app.lib.options import SearchOptions
 from weft.app.solving.solve import solve_case
-from weft.cli.lib.summary import summary
+from weft.cli.lib.output import summary
 from weft.models.spec.spec import SpecError
 from weft.solver.control.clock import is_over
 from weft.solver.judge.validate import violations

@@ -12,7 +12,7 @@ import pytest
 import weft
 from tests.support.examples import slow
 from weft.app.lib.overlap_listing import Listing, OpenOverlap
-from weft.cli.lib.summary import summary
+from weft.cli.lib.output import summary
 from weft.cli.main import main
 from weft.models.spec.spec import Spec, parse_spec
 from weft.solver import Infeasible

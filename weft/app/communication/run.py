@@ -10,8 +10,8 @@ import torch.distributed as dist
 
 from weft.app.communication.lowering import Emulated, lower
 from weft.models.communication.program import CommunicationError, CommunicationProgram
+from weft.runtime.communication.calls import slice_of
 from weft.runtime.communication.channel import require_group
-from weft.runtime.communication.chunking import slice_of
 from weft.runtime.communication.executor import Lap, ProgramExecutor
 from weft.solver.schedule import Schedule
 

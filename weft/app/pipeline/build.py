@@ -45,7 +45,7 @@ from weft.runtime.captured.loss import learning, require_own
 from weft.runtime.captured.materials import Materials
 from weft.runtime.captured.purity import Purity
 from weft.runtime.captured.remembered import captured_or_remembered
-from weft.runtime.checkpoint.model_names import named_tensors
+from weft.runtime.checkpoint.weights import named_tensors
 from weft.runtime.plan.plan import Plan
 from weft.runtime.ranks.session import Session, SessionError, join
 from weft.runtime.ranks.within import join_within

@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 from weft.app.lib.options import SearchOptions, require_count
 from weft.app.lib.sources import Source
 from weft.app.share.fits import require_fit
-from weft.app.share.jobs import jobs_of
-from weft.app.share.ratios import filling_ratios, ratio_given, slowdowns_given, small_ratios
+from weft.app.share.jobs import filling_ratios, jobs_of, ratio_given, slowdowns_given, small_ratios
 from weft.app.share.result import PROOF_TOLERANCE, JobShare, RatioTried, Sharing, Timed
 from weft.models.share.job import Job, SharingError, composed, one_at_a_time, require_same_gpus
-from weft.runtime.plan.collectives import collective_rows
+from weft.runtime.plan.lanes import collective_rows
 from weft.runtime.plan.plan import plan_of
 from weft.solver.choices.solve import solve_wide
 from weft.solver.control.stopping import STOP

@@ -24,7 +24,7 @@ from weft.models.cuts.spaces import cut_spaces
 from weft.models.layers.cluster import model_cluster
 from weft.models.spec.spec import Spec
 from weft.runtime.export.tools import TOOLS, Tool, ToolRun
-from weft.runtime.export.tools.layers import letters_of_names
+from weft.runtime.export.tools.tool import letters_of_names
 from weft.solver.control.clock import unwatched
 from weft.solver.feasibility.infeasible import Infeasible
 from weft.solver.io.megatron_layout import layout_text

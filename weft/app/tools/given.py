@@ -22,8 +22,8 @@ from weft.models.spec.placement import Parallel
 from weft.models.spec.spec import Spec, SpecError
 from weft.runtime.export.tools import TOOLS
 from weft.runtime.export.tools.deepspeed import read_deepspeed
-from weft.runtime.export.tools.layers import letters_of_names
-from weft.runtime.export.tools.megatron_arguments import MegatronArguments, read_megatron
+from weft.runtime.export.tools.megatron import MegatronArguments, read_megatron
+from weft.runtime.export.tools.tool import letters_of_names
 from weft.runtime.export.tools.torchtitan import read_torchtitan
 from weft.runtime.export.torch_import import read_table, schedule_of_table
 from weft.solver.baselines import baseline

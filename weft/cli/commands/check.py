@@ -22,7 +22,7 @@ from typing import Annotated
 from weft.app.lib.arguments import Option, Scheduled
 from weft.app.lib.judged import verdict
 from weft.cli.lib.command import GOOD, NO, Call, command
-from weft.cli.lib.summary import summary
+from weft.cli.lib.output import summary
 
 
 def check(schedule: Scheduled) -> list[str]:

@@ -15,8 +15,7 @@ import argparse
 from typing import Annotated
 
 from weft.app.lib.arguments import Option
-from weft.cli.lib.command import GOOD, Call, command
-from weft.cli.lib.parsing import describe
+from weft.cli.lib.command import GOOD, Call, command, describe
 
 #: What stands for the name of a folder, and for that of a file, in the help of an argument.
 _FOLDERS = ("FOLDER", "DIR")

@@ -19,8 +19,7 @@ from typing import Annotated
 
 from weft.app.export import import_schedule
 from weft.cli.lib.command import GOOD, NO, Call, command, into
-from weft.cli.lib.output import JSON, require_output, save
-from weft.cli.lib.summary import summary
+from weft.cli.lib.output import JSON, require_output, save, summary
 
 
 @command(import_schedule)

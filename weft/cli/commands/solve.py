@@ -40,8 +40,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 from weft.app.lib.arguments import Counted, LongestPeriod, Option, Solved, Throughput
 from weft.app.lib.options import MEANING, OVERLAP, OptionsTaken, SearchKeywords, SearchOptions
 from weft.cli.lib.command import GOOD, Call, Json, Quiet, command, into
-from weft.cli.lib.output import JSON, require_output, save, search, written
-from weft.cli.lib.summary import summary
+from weft.cli.lib.output import JSON, require_output, save, search, summary, written
 
 if TYPE_CHECKING:
     from weft.solver.schedule import Schedule

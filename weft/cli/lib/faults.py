@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from weft.cli.lib.parsing import short
+from weft.cli.lib.command import short
 from weft.text.version import VERSION
 
 #: Errors of the surrounding system: whatever code raises them, their message explains the problem.

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, TextIO, TypeVar
+from typing import TYPE_CHECKING, Self, TextIO, TypeVar
 
 from weft.app.lib.options import began, heard_by
 from weft.text.units import shown_memory, shown_time
@@ -30,6 +30,7 @@ _LIVE = 1.0
 #: Seconds from the command's start to the first sign of life, if there was no other output.
 _FIRST_WORD = 0.9
 
+
 class Waiting:
     """Reports on standard error that the command is at work, until there is other output; a context manager.
 
@@ -45,7 +46,7 @@ class Waiting:
         self._saying = threading.Lock()
         self._listening = contextlib.ExitStack()
 
-    def __enter__(self) -> Waiting:
+    def __enter__(self) -> Self:
         self._listening.enter_context(heard_by(self._notice))
         if not self.quiet:
             threading.Thread(target=self._wait, daemon=True).start()
@@ -67,7 +68,12 @@ class Waiting:
             with self._saying, contextlib.suppress(OSError):  # the terminal may be gone
                 if not self._over.is_set():
                     self.say(time.monotonic() - self._began)
-            pause = self.every
+            pause = self._pause
+
+    @property
+    def _pause(self) -> float:
+        """Seconds until the next output is due."""
+        return self.every
 
     def say(self, seconds: float) -> None:
         """One line: at work for ``seconds``."""
@@ -81,7 +87,7 @@ class Waiting:
                 self.stream.flush()
 
 
-class ProgressLine:
+class ProgressLine(Waiting):
     """A listener for ``on_progress``; a context manager, so that the live line ends before other output.
 
     Writes to standard error, so that results on standard output can be piped: each progress and, after ``every``
@@ -89,30 +95,17 @@ class ProgressLine:
     """
 
     def __init__(self, stream: TextIO | None = None, *, quiet: bool = False, every: float | None = None) -> None:
-        self.stream = sys.stderr if stream is None else stream
-        self.live = self.stream.isatty()
-        self.quiet = quiet
-        self._every = every or (_LIVE if self.live else _INTERVAL)
+        stream = sys.stderr if stream is None else stream
+        self.live = stream.isatty()
+        super().__init__(stream, quiet=quiet, every=every or (_LIVE if self.live else _INTERVAL))
         self._last = ""
         self._shown = float("-inf")
         self._value = float("inf")
         self._heard: tuple[Progress, float] | None = None  # and when
-        self._writing = threading.Lock()
-        self._over = threading.Event()
-        self._waiting = Waiting(self.stream, quiet=quiet, every=self._every)
-
-    def __enter__(self) -> ProgressLine:
-        self._waiting.__enter__()
-        if not self.quiet:
-            threading.Thread(target=self._repeat, daemon=True).start()
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        self._over.set()
-        self._waiting.__exit__(kind, error, trace)
-        with self._writing:
-            self._heard = None  # no further output
+        super().__exit__(kind, error, trace)
         if self.live and self._last:
             with contextlib.suppress(OSError):  # the terminal may be gone
                 self.stream.write("\n")
@@ -120,32 +113,30 @@ class ProgressLine:
 
     def __call__(self, progress: Progress) -> None:
         """Show the search's progress."""
-        self._waiting.end()
         if self.quiet:
             return
         best, now = progress.best, time.monotonic()
         better = best.value < self._value
-        with self._writing:
+        with self._saying:
             self._heard = progress, now
-            if not self.live and not better and now - self._shown < self._every:
+            if not self.live and not better and now - self._shown < self.every:
                 return
             self._value = min(self._value, best.value)
             self._write(progress, now)
 
-    def _repeat(self) -> None:
-        """Show the last progress repeatedly until there is a new one."""
-        while not self._over.wait(max(0.0, self._due)):
-            with self._writing, contextlib.suppress(OSError):  # the terminal may be gone
-                now = time.monotonic()
-                if self._heard is None or now - self._shown < self._every:
-                    continue
-                progress, at = self._heard
-                self._write(replace(progress, elapsed=progress.elapsed + now - at), now)
+    def say(self, seconds: float) -> None:
+        """The last progress again, once that is due; before there is any, that the command is at work."""
+        now = time.monotonic()
+        if self._heard is None:
+            super().say(seconds)
+        elif now - self._shown >= self.every:
+            progress, at = self._heard
+            self._write(replace(progress, elapsed=progress.elapsed + now - at), now)
 
     @property
-    def _due(self) -> float:
-        """Seconds until the next output is due."""
-        return min(self._every, max(0.05, self._shown + self._every - time.monotonic()))
+    def _pause(self) -> float:
+        due = self._shown + self.every - time.monotonic()
+        return self.every if self._heard is None else min(self.every, max(0.05, due))
 
     def _write(self, progress: Progress, now: float) -> None:
         self._shown = now

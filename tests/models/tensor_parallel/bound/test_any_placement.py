@@ -14,7 +14,7 @@ from weft.app.lib.case import case_of
 from weft.models.candidates.gpu_costs import family_costs
 from weft.models.spec.spec import parse_spec
 from weft.models.tensor_parallel.bound.any_placement import HeldArea, least_step
-from weft.models.tensor_parallel.bound.layer_terms import LayerTerms
+from weft.models.tensor_parallel.bound.group_cover import LayerTerms
 from weft.models.tensor_parallel.parts import LayersPart, part_problem, stage_cost, static_memory
 from weft.models.tensor_parallel.space import Space, space_of
 from weft.solver.bounds.load import load_bound

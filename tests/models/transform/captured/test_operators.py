@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from tests.support.every_operator import CASES, Every, inputs
 from tests.support.examples import examples
 from tests.support.operator_parts import differences, wrong_types
-from weft.app.plans.checking import run_dense
+from weft.app.plans.checking import Array, run_dense
 from weft.models.capture.capture import save_exported
-from weft.models.layouts.values import Array
 from weft.models.transform.backward import with_backward
 from weft.models.transform.captured import read_program
 from weft.models.transform.program import PlanProgram

@@ -16,10 +16,9 @@ from torch import nn
 from tests.support.examples import slow
 from tests.support.exported_models import MODELS
 from tests.support.programs import random_plan
-from weft.app.plans.checking import error, run_dense
+from weft.app.plans.checking import Array, error, run_dense
 from weft.app.plans.programs import forget, operator
 from weft.models.capture.capture import save_exported
-from weft.models.layouts.values import Array
 from weft.models.transform.backward import with_backward
 from weft.models.transform.captured import read_program
 from weft.models.transform.plan import TransformPlan

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.builders import chain, loop, pipeline
-from weft.runtime.export.refusal import ExportError
+from weft.runtime.export.forms import ExportError
 from weft.runtime.export.tools.deepspeed import DEEPSPEED, deepspeed_module, read_deepspeed
 from weft.solver.baselines import baseline
 from weft.solver.io.entries import FormatError

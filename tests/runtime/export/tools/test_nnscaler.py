@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.builders import both_ways, chain, pipeline, v
 from tests.support.tessel_shapes import shape
-from weft.runtime.export.refusal import ExportError
+from weft.runtime.export.forms import ExportError
 from weft.runtime.export.tools.nnscaler import nnscaler_module
 from weft.solver.baselines import baseline
 from weft.solver.problem import Block, BlockKind, Device, Problem

@@ -18,7 +18,7 @@ from weft.app.share.result import RatioTried, Sharing, Timed
 from weft.app.share.search import Question, _SharingSearch, share_jobs
 from weft.cli.main import main
 from weft.models.share.job import Job, SharingError, job_of
-from weft.runtime.plan.collectives import collective_rows
+from weft.runtime.plan.lanes import collective_rows
 from weft.runtime.plan.plan import plan_of
 from weft.solver.control.stopping import STOP
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound

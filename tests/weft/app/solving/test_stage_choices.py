@@ -12,7 +12,7 @@ from weft.app.lib.case import case_of
 from weft.app.lib.options import SearchOptions
 from weft.app.solving.solve import solve_case
 from weft.app.sweep.cache import Cache, Solved, key_of
-from weft.cli.lib.summary import summary
+from weft.cli.lib.output import summary
 from weft.solver.feasibility.infeasible import Infeasible
 from weft.solver.io.schedule_files import load_schedule, save_schedule, schedule_to_json
 from weft.solver.judge.claims import judge_claims

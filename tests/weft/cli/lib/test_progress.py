@@ -42,5 +42,5 @@ def test_nothing_is_written_when_it_is_over_or_quiet() -> None:
             listener(Progress(baseline("1f1b", pipeline(chain(2)), 4), 1.0, "here"))
         assert stream.lines.acquire(timeout=600)
     length = len(stream.getvalue())
-    line._repeat()  # is over at once
+    line._wait()  # is over at once
     assert len(stream.getvalue()) == length and silent.getvalue() == ""

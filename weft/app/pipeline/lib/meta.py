@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map
 from weft.runtime.captured.captured import Captured, exchanged
 from weft.runtime.captured.division import ModelDivision
 from weft.runtime.captured.materials import Materials, stand_in
-from weft.runtime.checkpoint.model_names import named_tensors
+from weft.runtime.checkpoint.weights import named_tensors
 from weft.runtime.interface.training import Training
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from weft.runtime.captured.captured import CaptureError
-from weft.runtime.checkpoint.model_names import named_tensors
+from weft.runtime.checkpoint.weights import named_tensors
 from weft.runtime.interface.precision import MasterWeights
 from weft.runtime.interface.scaling import LossScale
 from weft.runtime.train.sharding import shared_as

@@ -22,8 +22,8 @@ from weft.app.pipeline.run.feeding import Feeding
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.captured.division import Data, ModelDivision
 from weft.runtime.captured.inputs.batch import BatchError, ShapeError
+from weft.runtime.plan.lanes import shortened
 from weft.runtime.plan.plan import Plan
-from weft.runtime.plan.shortened import shortened
 from weft.runtime.ranks.session import Session
 
 #: What captures and cuts the model again for a batch of another shape: its arguments, and the number of micro-batches.

@@ -16,9 +16,8 @@ from weft.runtime.captured.division import ModelDivision
 from weft.runtime.captured.loss import learning
 from weft.runtime.checkpoint import model_checkpoint
 from weft.runtime.checkpoint.files import Marker, place_of_run
-from weft.runtime.checkpoint.model_names import NamedTensor, fitted, named_tensors
-from weft.runtime.checkpoint.plain import Extra
-from weft.runtime.checkpoint.weights import State, WeightsError, weights_of
+from weft.runtime.checkpoint.optimizer_state import Extra
+from weft.runtime.checkpoint.weights import NamedTensor, State, WeightsError, fitted, named_tensors, weights_of
 from weft.runtime.interface.precision import MasterWeights
 from weft.runtime.ranks.session import Session, SessionError
 from weft.runtime.train.sharding import Sharding, shared_as, whole_of

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
-from weft.models.communication.search.blocks import least, listed
+from weft.models.communication.search.chains import least, listed
 from weft.solver.problem import BlockKind
 from weft.solver.wide.block import WideBlock, WideDependency
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.builders import chain, loop, pipeline, v
-from weft.runtime.export.refusal import ExportError
+from weft.runtime.export.forms import ExportError
 from weft.runtime.export.tools.megatron import MEGATRON, arguments_of
 from weft.runtime.export.tools.torchtitan import torchtitan_settings
 from weft.solver.baselines import baseline

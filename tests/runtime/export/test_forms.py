@@ -1,4 +1,7 @@
-"""What other tools' formats cannot say of lanes and jobs."""
+"""What other tools' formats cannot say of lanes and jobs.
+
+Times as whole steps.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,17 @@ from typing import Any
 
 import pytest
 
+from tests.support.builders import chain, pipeline
 from tests.support.lane_problems import laned_schedule
 from tests.support.wide_problems import schedule_of_jobs, schedule_of_rounds
-from weft.runtime.export.refusal import ExportError
+from weft.runtime.export.forms import ExportError, ranked_steps
 from weft.runtime.export.tessel import tessel_to_json
 from weft.runtime.export.tools import TOOLS
 from weft.runtime.export.tools.nnscaler import nnscaler_module
 from weft.runtime.export.torch_csv import torch_rows
+from weft.solver.baselines import baseline
 from weft.solver.problem import BlockKind, Device
-from weft.solver.schedule import Schedule
+from weft.solver.schedule import Operation, Schedule
 from weft.solver.wide.block import WideBlock
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Run
@@ -37,3 +42,19 @@ def test_lanes_jobs_and_classes_are_refused_in_a_sentence(export: Callable[[Sche
                                                           why: str) -> None:
     with pytest.raises(ExportError, match=f"cannot express '{schedule.problem.name}': {why}"):
         export(schedule)
+
+
+def test_a_step_ends_where_anything_starts_or_ends() -> None:
+    schedule = baseline("gpipe", pipeline(chain(2), forward=1, backward=None), 2)  # F0 F0 | F1 F1, one later
+    spans = {(o.block, o.micro_batch): steps for o, steps in
+             zip(schedule.operations, ranked_steps(schedule, "a tool"), strict=True)}
+    assert spans == {(0, 0): (0, 1), (0, 1): (1, 1), (1, 0): (1, 1), (1, 1): (2, 1)}
+
+
+def test_an_operation_too_short_for_a_step_is_refused() -> None:
+    schedule = baseline("gpipe", pipeline(chain(2), forward=1, backward=None), 2)
+    first, *others = schedule.operations
+    short = Operation(first.block, first.micro_batch, first.start, first.start + 1e-15)
+    tiny = schedule.with_operations([short, *others])
+    with pytest.raises(ExportError, match=r"a tool cannot express .* is too short beside the whole schedule"):
+        ranked_steps(tiny, "a tool")

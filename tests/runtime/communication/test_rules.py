@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from weft.runtime.communication.options import groups_of, options_in, require_fitting, require_options
+from weft.runtime.communication.rules import groups_of, options_in, require_fitting, require_options
 
 DEFAULTS = {"lr": 0.1, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.0}
 
