@@ -5,7 +5,7 @@ Stages one after another, in one process, compared with the plain model: the sam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 
 import torch
@@ -68,9 +68,9 @@ class ModuleCut:
                               if not any(self.parameters[:s + 1]))
         return StageModules(modules, ports, boundaries, self.captured.results, untrained)
 
-    def beside(self, result: str) -> frozenset[str]:
-        """See :meth:`~weft.runtime.captured.division.ModelDivision.beside`: not known of submodules."""
-        return frozenset()
+    def doubtful(self, results: Collection[str]) -> tuple[frozenset[str], frozenset[str]]:
+        """See :meth:`~weft.runtime.captured.division.ModelDivision.doubtful`: not known of submodules."""
+        return frozenset(), frozenset(name for names in self.gives[:-1] for name in names)
 
     def ties(self) -> list[dict[int, str]]:
         """The trained parameters of several stages: by stage, its name there."""

@@ -13,7 +13,7 @@ defer their weight gradients. Random operators get their own seeds (:mod:`~weft.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -126,17 +126,19 @@ class CapturedCut:
                               if name not in self.purity.learned)
         return StageModules(modules, ports, boundaries, results, untrained)
 
-    def beside(self, result: str) -> frozenset[str]:
-        """See :meth:`~weft.runtime.captured.division.ModelDivision.beside`."""
-        left = [leaf for leaf in self.captured.results if isinstance(leaf, Node) and leaf.name == result]
-        needed = set(left)
-        while left:
-            node = left.pop()
-            before = {*node.all_input_nodes, *self.purity.writers_of(node)} - needed
-            needed |= before
-            left += before
-        return frozenset(node.name for own in self.given.values() if needed & self.purity.learned & {*own}
-                         for node in own if node not in needed)
+    def doubtful(self, results: Collection[str]) -> tuple[frozenset[str], frozenset[str]]:
+        """See :meth:`~weft.runtime.captured.division.ModelDivision.doubtful`."""
+        learned, given = self.purity.learned, {node for own in self.given.values() for node in own}
+        sets: list[frozenset[str]] = []
+        for result in (leaf for leaf in self.captured.results if leaf in learned and leaf.name in results):
+            needed, left = {result}, [result]
+            while left:
+                node = left.pop()
+                before = learned & {*node.all_input_nodes, *self.purity.writers_of(node)} - needed
+                needed |= before
+                left += before
+            sets.append(frozenset(node.name for node in given - needed))
+        return frozenset.intersection(*sets or [frozenset()]), frozenset().union(*sets)
 
     def ties(self) -> list[dict[int, str]]:
         """The trained parameters that several stages read: by stage, its name in the module."""

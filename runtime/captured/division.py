@@ -11,7 +11,7 @@ these arguments are changed, so that training and evaluation run stages cut at t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -96,9 +96,9 @@ class ModelDivision(Protocol):
     def tensors(self, s: int) -> list[Tensor]:
         """The parameters, buffers and constants that stage ``s`` reads."""
 
-    def beside(self, result: str) -> frozenset[str]:
-        """Values between stages that the model's ``result`` does not depend on, of stages that give others too: they
-        have no gradient where that is the loss."""
+    def doubtful(self, results: Collection[str]) -> tuple[frozenset[str], frozenset[str]]:
+        """The values between stages on which none of the model's ``results`` depends, and those on which not every one
+        is known to: they may have no gradient where one of these is the loss, or the loss is of them."""
 
     def ties(self) -> list[dict[int, str]]:
         """Parameters of several stages: by stage, the name in its module."""
@@ -151,10 +151,13 @@ def training_of(cut: ModelDivision, only: Sequence[int], goal: Goal, data: Data,
     ports = dict(found.ports)
     ports[last] = Ports((*ports[last].takes, *goal.names), (LOSS,))
     ties = [{s: prefix[s] + name for s, name in tie.items()} for tie in cut.ties()]
-    untrained = found.untrained if goal.loss is not None else found.untrained | cut.beside(
-        own_loss(found.results, cut.captured.out_spec))
+    lost, doubtful = cut.doubtful([own_loss(found.results, cut.captured.out_spec)] if goal.loss is None else [
+        leaf for leaf in found.results if isinstance(leaf, str)])
+    # A stage that gives nothing else has a backward in the plan.
+    lost = frozenset(value for _, gives in found.ports.values() for value in {*gives} & lost
+                     if {*gives} - found.untrained - lost)
     return Training(modules, found.boundaries, data.of, ports=ports, losses=(LOSS,), ties=() if evaluating else ties,
-                    seed=goal.seed, untrained=untrained)
+                    seed=goal.seed, untrained=found.untrained | lost, doubtful=doubtful)
 
 
 def evaluation_of(cut: ModelDivision, only: Sequence[int], data: Data) -> tuple[Training, Callable[[], list[Any]]]:

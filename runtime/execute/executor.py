@@ -155,11 +155,15 @@ class Executor:
         except TransportError as error:
             raise SessionError(str(error)) from None
 
+    def begin(self) -> None:
+        """Wait for the moment at which all ranks begin."""
+        self.begun = self.session.common_start()
+        sleep_until(self.begun, self.session.now)
+
     def _run(self, together: bool) -> list[Measured]:
         batch = Batch(stopwatch(self.session))
         if together:
-            self.begun = self.session.common_start()
-            sleep_until(self.begun, self.session.now)
+            self.begin()
         if self.lanes is None:
             batch.stopwatch.begin()
             for action in self.actions:

@@ -77,8 +77,9 @@ class Training:
     gives. A value that no stage gives is data: ``inputs(step, micro_batch)`` has it by name, on each rank where it is
     taken. The values named in ``losses`` are scalars, each a mean over the micro-batch, and training minimises their
     sum; a single one may be ``weft.runtime.counted(sum, count)``. ``targets`` and ``loss`` are not used. No gradient is
-    sent back for the values in ``untrained``: they depend on no trained parameter. ``boundaries`` has, by name, every
-    value that goes to another rank.
+    sent back for the values in ``untrained``: they depend on no trained parameter, or no loss depends on them. Of those
+    in ``doubtful`` there may be none in a batch, and a message says so; without one of any other is zero.
+    ``boundaries`` has, by name, every value that goes to another rank.
 
     The executor divides losses by the number of micro-batches, so that gradients are those of the whole batch, provided
     all micro-batches count as much: tokens with a label, where the rest is ignored. Otherwise return sums and counts:
@@ -141,5 +142,6 @@ class Training:
     layers: Mapping[int, Sequence[str]] = field(default_factory=dict)
     seed: int = 0
     untrained: Collection[str] = ()
+    doubtful: Collection[str] = ()
     scaling: LossScale | None = None
     fully_shard: bool = False

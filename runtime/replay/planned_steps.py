@@ -98,9 +98,9 @@ class PlannedSteps:
         self.trainer.begin(self.steps)
         return self._run()
 
-    def _run(self) -> list[Measured]:
+    def _run(self, together: bool = True) -> list[Measured]:
         self.steps += 1
-        found = self.executor.run()
+        found = self.executor.run(together=together)
         if self.trainer.has_backward:
             self.trainer.gradients.finish()
         return found
@@ -130,9 +130,10 @@ class PlannedSteps:
         if not self.steps:
             self.trainer.gradients.make()
         self.trainer.begin(self.steps)
+        executor.begin()  # not recorded: what the ranks meet with may be released by gloo's thread, which is not seen
         # A sum that is still under way when the profiler stops writes into memory that has been freed.
         with releases() as elsewhere:
-            _, computed = memory_of(self._run, session.device, elsewhere)
+            _, computed = memory_of(lambda: self._run(together=False), session.device, elsewhere)
         self.trainer.gradients.forget_unused()
         held = held_bytes(executor, self.trainer, self.training)
         peaks, slots, at_once = zip(*session.exchange((

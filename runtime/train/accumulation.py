@@ -20,15 +20,21 @@ never more than the largest layer's.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
 
+import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from weft.runtime.interface.optim import AdamA
 from weft.runtime.interface.training import Training
 from weft.runtime.ranks.session import SessionError
 from weft.runtime.train.stage import StageRunner
+
+BUCKET = 25 * 2**20  # bytes that are summed over replicas at once
+AnyTensor = TypeVar("AnyTensor", bound=Tensor)
 
 
 def tied_parameters(training: Training) -> set[nn.Parameter]:
@@ -107,6 +113,21 @@ class Folding:
                 self.optimizer.fold(holder, holder.grad, whole=True)
             holder.grad = None
 
+    def sum_over(self, replicas: dist.ProcessGroup | None, members: Iterable[nn.Parameter],
+                 gradient: Callable[[nn.Parameter], Tensor]) -> None:
+        """Sum over ``replicas`` the moments of ``members``, and the ``gradient`` of those that are tied."""
+        def summed(tensors: Iterable[Tensor]) -> None:
+            for bucket in buckets(tensors):
+                flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
+                dist.all_reduce(flat, group=replicas)
+                for tensor in bucket:
+                    tensor.copy_(flat[:tensor.numel()].view_as(tensor))
+                    flat = flat[tensor.numel():]
+
+        summed([gradient(parameter) for parameter in members if parameter in self.tied])
+        held = [self.holder(parameter) for parameter in members if parameter not in self.tied]
+        self.optimizer.reduce([p for p in held if self.optimizer.holds(p)], summed)
+
     def holder(self, parameter: Tensor) -> Tensor:
         """The tensor with the gradient of ``parameter``: itself, or its master."""
         return parameter if self.masters is None else self.masters.of(parameter)  # type: ignore[arg-type]
@@ -127,3 +148,14 @@ class Folding:
                 holder.grad = None
         else:
             self.complete(parameter)
+
+
+def buckets(tensors: Iterable[AnyTensor]) -> Iterator[list[AnyTensor]]:
+    """Tensors of one type together, up to :data:`BUCKET` bytes."""
+    kinds: defaultdict[tuple[torch.dtype, torch.device], list[AnyTensor]] = defaultdict(list)
+    for tensor in {id(t): t for t in tensors}.values():
+        kind = kinds[tensor.dtype, tensor.device]
+        kind.append(tensor)
+        if sum(t.nbytes for t in kind) >= BUCKET:
+            yield kinds.pop((tensor.dtype, tensor.device))
+    yield from kinds.values()

@@ -3,7 +3,7 @@
 Gradients are allocated in the first step and stay: the plan counts them as resident, and a later step allocates nothing
 for them. With ``adding``, gradients that have not been zeroed meanwhile are added to, and are kept beside the new ones
 until these are summed. A parameter that a batch does not use has none in that batch, so that its optimizer does not
-change it; among replicas it has zeros where it is not used, since another replica may use it.
+change it; a replica that does not use it has the others' sum, which says how many of them do.
 
 Each sum is made once a step, at the plan's REDUCE instructions: behind the last backward that adds to it, while other
 stages of the rank may still run. Tied parameters are summed over their ranks at once; over the replicas of the plan,
@@ -18,8 +18,8 @@ summed over the replicas in their place, bucket by bucket; only gradients of tie
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -30,16 +30,21 @@ from weft.runtime.interface.training import Training
 from weft.runtime.plan.plan import Plan
 from weft.runtime.plan.program import ProgramError, Reduce
 from weft.runtime.ranks.session import Session, SessionError
+from weft.runtime.train.accumulation import Folding, buckets
 from weft.runtime.train.parallel import is_sharded
 from weft.runtime.train.sharding import Sharding, is_divided, local_of, lying_in, own_share, settled
 from weft.runtime.train.tied_parameters import Tie, TiedParameters, require_equal_starts
 
-if TYPE_CHECKING:
-    from weft.runtime.train.accumulation import Folding
-
-BUCKET = 25 * 2**20  # bytes that are summed over replicas at once
-AnyTensor = TypeVar("AnyTensor", bound=Tensor)
 TINY = 1e-6  # added to a norm before dividing by it, as torch.nn.utils.clip_grad_norm_ does
+
+
+class _Bucket(NamedTuple):
+    """What is summed over replicas at once: ``flat`` has the gradients of ``holders`` and, at its end, the number of
+    replicas that added to each (``users``)."""
+
+    flat: Tensor
+    holders: Sequence[nn.Parameter]
+    users: Tensor
 
 
 class Reduction:
@@ -72,12 +77,13 @@ class Reduction:
             self.members[stages].append(parameter)
         self.counted = list(self._counted())
         self._kept: dict[nn.Parameter, tuple[Tensor, int]] = {}  # by holder: the gradient, its version when cleared
-        self._flat: dict[tuple[int, ...], list[Tensor]] = {}  # by group: the buckets that replicas sum
+        self._flat: dict[tuple[int, ...], list[_Bucket]] = {}  # by group: what replicas sum
         self.sharding = self._sharded() if training.fully_shard else None
         if session.replicas > 1 and folding is None and self.sharding is None:
             self._flat = {instruction.stages: list(self._lay_out(self.members[instruction.stages]))
                           for instruction in self.plan.program.ranks[session.rank] if isinstance(instruction, Reduce)}
         self._open: list[dist.Work] = []
+        self._unused: list[_Bucket] = []  # those under way with gradients to which this replica added nothing
         self.summing = True  # off while further batches will be added to the gradients
         self.adding = False  # whether gradients that exist when a batch begins are added to
         self._before: dict[nn.Parameter, Tensor] = {}  # these, by holder
@@ -108,7 +114,7 @@ class Reduction:
 
     def forget_unused(self) -> None:
         """Release the memory kept for gradients that the last batch did not use."""
-        self._kept = {holder: kept for holder, kept in self._kept.items() if holder.grad is not None}
+        self._kept = {holder: kept for holder, kept in self._kept.items() if self._flat or holder.grad is not None}
 
     def clear(self) -> None:
         """Begin a batch: existing gradients become zero (those that go into AdamA's moments are dropped)."""
@@ -151,11 +157,9 @@ class Reduction:
             elif self.folding is None:
                 for parameter in members:
                     self._gradient(parameter)
-                sums = (dist.all_reduce(flat, group=self.counterparts, async_op=True)
-                        for flat in self._flat[instruction.stages])
-                self._open += [work for work in sums if work is not None]
+                self._open += filter(None, map(self._sum_bucket, self._flat[instruction.stages]))
             else:
-                self._sum_folded(members, self.folding)
+                self.folding.sum_over(self.counterparts, members, self._gradient)
         if self.folding is not None:
             self.folding.fold_tied([parameter for parameter in members if parameter in self.folding.tied])
 
@@ -165,32 +169,34 @@ class Reduction:
             self._wait_for_replicas("the gradients' sums")
         for work in self._open:
             work.wait()
+        for bucket in self._unused:
+            for holder, users in zip(bucket.holders, bucket.users.tolist(), strict=True):
+                if not users:
+                    holder.grad = None
         self._open.clear()
+        self._unused.clear()
 
     def _drop_unused(self, members: Iterable[nn.Parameter]) -> None:
-        for parameter in members:
-            holder = self._holder(parameter)
-            if holder in self._kept:
-                gradient, version = self._kept[holder]
-                if holder.grad is gradient and gradient._version == version:  # nothing was added to it
-                    holder.grad = None
+        for holder in map(self._holder, members):
+            if self._is_unused(holder):
+                holder.grad = None
+
+    def _is_unused(self, holder: nn.Parameter) -> bool:
+        """Whether nothing was added to its gradient since the batch began."""
+        gradient, version = self._kept.get(holder, (None, 0))
+        return gradient is not None and holder.grad is gradient and gradient._version == version
+
+    def _sum_bucket(self, bucket: _Bucket) -> dist.Work | None:
+        """Start its sum over the replicas."""
+        uses = [float(not self._is_unused(holder)) for holder in bucket.holders]
+        bucket.users.copy_(torch.tensor(uses))
+        if not all(uses):
+            self._unused.append(bucket)
+        return dist.all_reduce(bucket.flat, group=self.counterparts, async_op=True)
 
     def _wait_for_replicas(self, what: object) -> None:
         """Report that this rank waits for its counterparts."""
         self.session.watch.doing(f"summing gradients over the replicas ({what})", self.session.alike)
-
-    def _sum_folded(self, members: Iterable[nn.Parameter], folding: Folding) -> None:
-        self._sum_over_replicas([self._gradient(parameter) for parameter in members if parameter in folding.tied])
-        held = [self._holder(parameter) for parameter in members if parameter not in folding.tied]
-        folding.optimizer.reduce([p for p in held if folding.optimizer.holds(p)], self._sum_over_replicas)
-
-    def _sum_over_replicas(self, tensors: Iterable[Tensor]) -> None:
-        for bucket in _buckets(tensors):
-            flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
-            dist.all_reduce(flat, group=self.counterparts)
-            for tensor in bucket:
-                tensor.copy_(flat[:tensor.numel()].view_as(tensor))
-                flat = flat[tensor.numel():]
 
     def clip(self) -> float | None:
         """Scale gradients so that their norm is at most ``clip_norm``; returns the norm before that, on every rank."""
@@ -245,14 +251,15 @@ class Reduction:
 
     # -- sums ----------------------------------------------------------------------------------------------------------
 
-    def _lay_out(self, members: Iterable[nn.Parameter]) -> Iterator[Tensor]:
+    def _lay_out(self, members: Iterable[nn.Parameter]) -> Iterator[_Bucket]:
         """The buckets that hold the gradients of ``members`` from now on."""
-        for bucket in _buckets(self._holder(parameter) for parameter in members):
+        for bucket in buckets(self._holder(parameter) for parameter in members):
             sizes = [local_of(holder).numel() for holder in bucket]
-            flat = torch.zeros(sum(sizes), dtype=bucket[0].dtype, device=bucket[0].device)
-            for holder, memory in zip(bucket, torch.split(flat, sizes), strict=True):
-                self._kept[holder] = lying_in(memory, holder.detach()), -1
-            yield flat
+            flat = torch.zeros(sum(sizes) + len(bucket), dtype=bucket[0].dtype, device=bucket[0].device)
+            *parts, users = torch.split(flat, [*sizes, len(bucket)])
+            for holder, memory in zip(bucket, parts, strict=True):
+                self._kept[holder] = lying_in(memory.data, holder.detach()), -1  # each counts its own changes
+            yield _Bucket(flat, bucket, users)
 
     def _sum_tie(self, tie: Tie, instruction: Reduce) -> None:
         total = torch.zeros_like(self._gradient(tie.parameters[0]))
@@ -333,14 +340,3 @@ class Reduction:
 
 def _wide(tensor: Tensor) -> torch.dtype:
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32
-
-
-def _buckets(tensors: Iterable[AnyTensor]) -> Iterator[list[AnyTensor]]:
-    """Tensors of one type together, up to :data:`BUCKET` bytes."""
-    kinds: defaultdict[tuple[torch.dtype, torch.device], list[AnyTensor]] = defaultdict(list)
-    for tensor in {id(t): t for t in tensors}.values():
-        kind = kinds[tensor.dtype, tensor.device]
-        kind.append(tensor)
-        if sum(t.nbytes for t in kind) >= BUCKET:
-            yield kinds.pop((tensor.dtype, tensor.device))
-    yield from kinds.values()

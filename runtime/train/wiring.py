@@ -28,7 +28,7 @@ class Wiring:
         self.is_chain = training.ports is None
         self.ports, self.boundaries = _chain(graph, training) if training.ports is None else (
             training.ports, _named(training.boundaries))
-        self.untrained = training.untrained
+        self.untrained, self.maybe = training.untrained, training.doubtful
         self.losses: Collection[str] = ("loss",) if self.is_chain else training.losses
         self.giver: dict[str, int] = {}
         self.takers: dict[str, list[int]] = {}
@@ -53,7 +53,7 @@ class Wiring:
         if letter != self.graph.stages[stage].backward:
             return ()
         takers = dict.fromkeys(taker for value in self.ports[stage].gives for taker in self.gradients_from(value))
-        return tuple(StageWork(taker, self._backward(taker), micro_batch) for taker in takers)
+        return tuple(StageWork(taker, self.backward(taker), micro_batch) for taker in takers)
 
     def gradients_from(self, value: str) -> Iterator[int]:
         """The stages that give a gradient of ``value``."""
@@ -75,6 +75,19 @@ class Wiring:
         """The values that ``stage`` takes and owes a gradient of."""
         return tuple(value for value in self.ports[stage].takes if self._is_number(value) and value in self.giver
                      and self.graph.stages[self.giver[value]].backward is not None)
+
+    def doubtful(self, what: StageWork, target: int) -> list[str]:
+        """The values whose gradients there may not be in the message of the result of ``what`` to rank ``target``;
+        none where that has others of unknown shapes, which are left out of it."""
+        names = self.parcel(what, target) if what.letter != "F" and self.maybe else ()
+        return [value for value in names if value in self.maybe] if all(
+            value in self.boundaries and self.boundaries[value].is_known for value in names) else []
+
+    def backward(self, stage: int) -> str:
+        """The letter of the backward of ``stage`` that gives gradients, which the plan has."""
+        letter = self.graph.stages[stage].backward
+        assert letter is not None
+        return letter
 
     def results(self, stage: int) -> tuple[str, ...]:
         """The values that leave the model at ``stage``: no stage takes them, and they are not losses."""
@@ -107,7 +120,7 @@ class Wiring:
         stages, blocks = self.graph.stages, self.graph.problem.blocks
         passes = [(giver, "F", taker, "F", "")]
         if taker in self.gradients_from(value) and stages[giver].backward is not None:
-            passes.append((taker, self._backward(taker), giver, self._backward(giver), "the gradient of "))
+            passes.append((taker, self.backward(taker), giver, self.backward(giver), "the gradient of "))
         for source, letter, reader, its_letter, what in passes:
             producer, consumer = stages[source].blocks[letter], stages[reader].blocks[its_letter]
             for rank in stages[reader].ranks:
@@ -137,11 +150,6 @@ class Wiring:
     def _is_number(self, value: str) -> bool:
         return value not in self.untrained and (
             value not in self.boundaries or self.boundaries[value].has_gradient)
-
-    def _backward(self, stage: int) -> str:
-        letter = self.graph.stages[stage].backward
-        assert letter is not None
-        return letter
 
 
 def _chain(graph: StageGraph, training: Training) -> tuple[dict[int, Ports], dict[str, Boundary]]:

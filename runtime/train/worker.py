@@ -27,6 +27,8 @@ from weft.runtime.train.wiring import INPUT, OUTPUT, TARGET
 TOKEN: Mapping[str, Boundary] = {"": Boundary((1,), torch.uint8)}
 #: The result of a pass that leaves all its results in the stage.
 NOTHING: Parcel = {}
+#: Of a message with gradients that there may not be: which are missing, 1 for each that is.
+MISSING = ""
 
 
 class StageWorker:
@@ -121,23 +123,26 @@ class StageWorker:
         stage, letter, _ = _stage(what)
         if (key := (stage, letter, target)) not in self._layouts:
             names = self.wiring.parcel(_stage(what), target)
-            self._layouts[key] = {name: self.wiring.boundaries[name] for name in names} or TOKEN
+            doubtful = len(self.wiring.doubtful(_stage(what), target))
+            self._layouts[key] = {**{name: self.wiring.boundaries[name] for name in names},
+                                  **({MISSING: Boundary((doubtful,), torch.uint8)} if doubtful else {})} or TOKEN
         return self._layouts[key]
 
     def message(self, what: Work, target: int) -> Callable[[Parcel], Parcel]:
-        """The same, in the layout of the boundaries; the gradient of an unused value is zero, or is left out where its
-        shape is unknown."""
+        """The same, in the layout of the boundaries; the gradient of an unused value is zero, and said to be missing
+        where it may be, or is left out where its shape is unknown."""
         layout, is_gradient = self.layout(what, target), _stage(what).letter != "F"
         if layout is TOKEN:
             token = {"": self.token}
             return lambda result: token
-        if all(boundary.is_known for boundary in layout.values()):
-            entries = list(layout.items())
-            return lambda result: {name: self._checked(what, name, boundary, result.get(name), is_gradient)
-                                   for name, boundary in entries}
+        if doubtful := self.wiring.doubtful(_stage(what), target):
+            return lambda result: {name: torch.tensor([value not in result for value in doubtful], dtype=torch.uint8,
+                                                      device=self.device) if name is MISSING else
+                                   self._checked(what, name, boundary, result.get(name), True)
+                                   for name, boundary in layout.items()}
+        entries = [(name, boundary, boundary.is_known or not is_gradient) for name, boundary in layout.items()]
         return lambda result: {name: self._checked(what, name, boundary, result.get(name), is_gradient)
-                               for name, boundary in layout.items()
-                               if name in result or boundary.is_known or not is_gradient}
+                               for name, boundary, is_sent in entries if is_sent or name in result}
 
     def prepare(self, work: Work) -> Callable[[Mapping[Work, Parcel]], None] | None:
         """Wait for copies to or from the host, where they run beside the computation."""
@@ -221,14 +226,16 @@ class StageWorker:
             return lambda results: self._share(self.losses[stage, value, micro_batch])
         takers = []
         for taker in self.wiring.gradients_from(value):
-            letter = self.graph.stages[taker].backward
-            assert letter is not None
-            takers.append(StageWork(taker, letter, micro_batch))
+            work = StageWork(taker, self.wiring.backward(taker), micro_batch)
+            doubtful = self.wiring.doubtful(work, self.rank)
+            takers.append((work, doubtful.index(value) if value in doubtful else None))
 
         def total(results: Mapping[Work, Parcel]) -> Tensor | None:
             found: Tensor | None = None
-            for taker in takers:
-                if (gradient := results[taker].get(value)) is not None:
+            for taker, place in takers:
+                parcel = results[taker]
+                if (gradient := parcel.get(value)) is not None and (
+                        place is None or MISSING not in parcel or not parcel[MISSING][place]):
                     found = gradient if found is None else found + gradient
             return found
 

@@ -100,12 +100,34 @@ class Beside(nn.Module):
         return {"loss": self.last(x).mean(), "other": other}
 
 
-@pytest.mark.parametrize("writes", [False, True])
-def test_a_result_beside_the_models_own_loss_is_sent_no_gradient(writes: bool) -> None:
-    captured = Captured.of(Beside(writes), (torch.ones(2, 4),))
+def crossing(model: nn.Module) -> tuple[CapturedCut, set[str]]:
+    """``model`` cut before the operator of its part ``last``, and the values that pass."""
+    captured = Captured.of(model, (torch.ones(2, 4),))
     place = next(i for i, node in enumerate(captured.calls) if "last" in str(node.meta["nn_module_stack"]))
     cut = CapturedCut(captured, [place])
-    crossing = {node.name for node in cut.given[0]}
+    return cut, {node.name for node in cut.given[0]}
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_a_result_beside_the_models_own_loss_is_sent_no_gradient(writes: bool) -> None:
+    cut, names = crossing(Beside(writes))
     own = training_of(cut, [0], Goal(None, None), Data()).untrained
-    assert len(crossing) == 2 and own == (set() if writes else {next(n for n in crossing if "sigmoid" in n)})
-    assert not training_of(cut, [0], Goal(mistaken, tree_flatten(0)[1]), Data()).untrained  # it may read any result
+    other = {name for name in names if "sigmoid" in name}
+    assert len(names) == 2 and own == (set() if writes else other)
+    theirs = training_of(cut, [0], Goal(mistaken, tree_flatten(0)[1]), Data())  # it may read any result
+    assert not theirs.untrained and theirs.doubtful == (names if not writes else names - other)
+
+
+class Looked(Beside):
+    """A model whose last part reads what the first gives beside, without a gradient."""
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        x = self.first(x).tanh()
+        return {"loss": self.last(x + self.other(x).sigmoid().detach()).mean()}
+
+
+def test_what_is_read_without_a_gradient_has_none() -> None:
+    cut, names = crossing(Looked(writes=False))
+    for goal in (Goal(None, None), Goal(mistaken, tree_flatten(0)[1])):
+        found = training_of(cut, [0], goal, Data())
+        assert found.untrained <= names and len(names - found.untrained) == 1

@@ -117,6 +117,25 @@ def test_gradients_stay_allocated_and_what_a_batch_does_not_use_has_none(mixed: 
     assert seen[2][0] is seen[0][0] and seen[2][1] is seen[1][1] is seen[0][1]
 
 
+@pytest.mark.parametrize("other_uses", [0.0, 1.0])
+def test_among_replicas_what_none_of_them_uses_has_no_gradient(monkeypatch: pytest.MonkeyPatch, other_uses: float
+                                                               ) -> None:
+    made = layers()
+    session: Any = Alone()
+    session.replicas, session.alike, session.watch = 2, [0, 1], session
+    session.counterparts = lambda: None
+    monkeypatch.setattr(dist, "all_reduce", lambda flat, **options: (flat.add_(other_uses), None)[1])
+    found = Reduction(plan(), session, Training(made, (), lambda step, m: torch.ones(1)))
+    for used in ((0, 1), (1, 2)):
+        found.clear()
+        for s in used:
+            made[s](torch.ones(1, 3)).sum().backward()
+        reduce(found)
+        assert [s for s in range(3) if made[s].weight.grad is None] == ([] if other_uses else [*{0, 1, 2} - {*used}])
+        assert all(torch.equal(module.weight.grad, torch.full((3, 3), (s in used) + other_uses))
+                   for s, module in made.items() if module.weight.grad is not None)
+
+
 def test_a_parameter_object_that_stages_share_is_counted_and_scaled_once() -> None:
     made = layers()
     made[2].weight = made[0].weight
