@@ -1,4 +1,4 @@
-"""weft's version. It is below everything else, so that the front door and its commands can share it."""
+"""weft's version. It is below everything else, so that searches, commands and the front door can share it."""
 
 from __future__ import annotations
 
