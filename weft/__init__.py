@@ -25,8 +25,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from weft import communication, plans
+from weft.solver.control.version import VERSION as __version__
 from weft.solver.public_names import lazily
-from weft.text.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from weft.app.export import export_schedule, import_schedule

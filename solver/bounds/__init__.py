@@ -9,6 +9,7 @@ order is one of its rules. Each argument is with its code:
   problem;
 * :mod:`weft.solver.relations.graph`: blocks on all devices, cut out of time;
 * :mod:`weft.solver.bounds.load`: each device's work alone, with times as they are written;
+* :mod:`weft.solver.bounds.in_flight`: rounds of as many micro-batches as one device's memory holds;
 * :mod:`weft.solver.bounds.memory`: memory x time required by one micro-batch, out of the devices' capacities;
 * :mod:`weft.solver.bounds.makespan` puts them together, for a step and for steady states;
 * :mod:`weft.solver.bounds.span`: how soon a step can follow another, by each machine's own clock.

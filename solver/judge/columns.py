@@ -4,7 +4,7 @@
 The judge checks one operation after another, and states its faults. There are nearly always none, and for millions of
 operations columns of numbers show that many times as fast. The comparisons are the same, in the same floating-point
 operations; anything unusual (times that are not floats, links, a missing or repeated operation, amounts beyond 64 bits)
-is left to the judge's loops, and so is every schedule that breaks a rule.
+is left to the judge's loops, and so is every rule that is broken.
 """
 
 from __future__ import annotations
@@ -85,20 +85,20 @@ class Columns:
                 made[id(numbers)] = list(map(self.operations.__getitem__, self.place[numbers].tolist()))
         return [made[id(numbers)] for numbers in self.on_device]
 
-    def keep_rules(self, tolerance: float, amounts: Callable[[int], Amounts] | None, in_turn: bool) -> bool:
-        """Whether no rule is broken for certain; ``amounts`` of each device that has a capacity, None to ignore
-        memory."""
+    def broken(self, tolerance: float, amounts: Callable[[int], Amounts] | None, in_turn: bool) -> frozenset[str]:
+        """The rules of :data:`weft.solver.judge.order_rules.RULES` that may be broken, all others are kept for certain;
+        ``amounts`` of each device that has a capacity, None to ignore memory."""
         with np.errstate(all="ignore"):  # beyond what floats hold they compare as Python's do
-            return self._keep_rules(tolerance, amounts, in_turn)
+            kept = {"times": self._times_hold(tolerance), "dependencies": self._waits_are_kept(tolerance),
+                    "devices": self._devices_run_one_at_a_time(tolerance),
+                    "turns": not (in_turn and (self.start[:, 1:] <= self.start[:, :-1]).any()),
+                    "memory": amounts is None or self._memory_holds(tolerance, amounts)}
+        return frozenset(rule for rule, holds in kept.items() if not holds)
 
-    def _keep_rules(self, tolerance: float, amounts: Callable[[int], Amounts] | None, in_turn: bool) -> bool:
+    def _times_hold(self, tolerance: float) -> bool:
         duration = np.array([float(block.duration) for block in self.problem.blocks])[:, None]
-        if (self.start.min() > tolerance or (self.start < -tolerance).any()
-                or (np.abs(self.end - self.start - duration) > tolerance).any()
-                or (in_turn and (self.start[:, 1:] <= self.start[:, :-1]).any())):
-            return False
-        return (self._waits_are_kept(tolerance) and self._devices_run_one_at_a_time(tolerance)
-                and (amounts is None or self._memory_holds(tolerance, amounts)))
+        return not (self.start.min() > tolerance or (self.start < -tolerance).any()
+                    or (np.abs(self.end - self.start - duration) > tolerance).any())
 
     def _waits_are_kept(self, tolerance: float) -> bool:
         for consumer, block in enumerate(checked(self.problem.blocks, 16)):

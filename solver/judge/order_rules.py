@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from weft.solver.control.clock import checked
 from weft.solver.judge.case import JudgedCase
@@ -89,13 +89,6 @@ def check_turns(case: JudgedCase) -> Iterator[str]:
                        f"same block, which starts at {case.time(operation.start)}")
 
 
-def check_all(case: JudgedCase, *, capacities: bool, in_turn: bool) -> Iterator[str]:
-    """All rules except those on the schedule's statements about itself."""
-    for check in (check_times, check_completeness, check_devices, check_dependencies, check_links,
-                  *((check_turns,) if in_turn else ()), *((check_memory,) if capacities else ())):
-        yield from check(case)
-
-
 def check_completeness(case: JudgedCase) -> Iterator[str]:
     """Every micro-batch of a block runs once."""
     for block, count, present in case.rows_of_blocks():
@@ -111,3 +104,17 @@ def check_completeness(case: JudgedCase) -> Iterator[str]:
             if (operation.block, operation.micro_batch) in seen:
                 yield f"{case.where(operation)} runs twice, again at {case.time(operation.start)}"
             seen.add((operation.block, operation.micro_batch))
+
+
+#: All rules except those on the schedule's statements about itself.
+RULES: Mapping[str, Callable[[JudgedCase], Iterator[str]]] = {
+    "times": check_times, "completeness": check_completeness, "devices": check_devices,
+    "dependencies": check_dependencies, "links": check_links, "turns": check_turns, "memory": check_memory}
+
+
+def check_all(case: JudgedCase, *, capacities: bool, in_turn: bool, rules: Collection[str] = RULES.keys()
+              ) -> Iterator[str]:
+    """The faults by ``rules``."""
+    for rule in RULES:
+        if rule in rules and (in_turn or rule != "turns") and (capacities or rule != "memory"):
+            yield from RULES[rule](case)

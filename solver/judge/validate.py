@@ -125,13 +125,17 @@ def _plain_violations(schedule: Schedule, capacities: bool, in_turn: bool) -> It
         makespan = float(columns.end.max())
         tolerance = tolerance_of(schedule.problem, n, makespan, len(schedule.operations))
         amounts = partial(scaled_room, schedule.problem) if capacities else None
-        if columns.keep_rules(tolerance, amounts, in_turn):
+        broken = columns.broken(tolerance, amounts, in_turn)
+        if not broken:
             rows = () if schedule.period is None and schedule.repetend is None else columns.rows()
             yield from judge_statements(schedule, rows, makespan, tolerance).false
             return
-    case = JudgedCase.of(schedule)
-    yield from _check_operations(schedule, case)
-    yield from check_all(case, capacities=capacities, in_turn=in_turn)
+        case = JudgedCase.made(schedule.problem, n, schedule.operations)  # all of them are well-formed
+        yield from check_all(case, capacities=capacities, in_turn=in_turn, rules=broken)
+    else:
+        case = JudgedCase.of(schedule)
+        yield from _check_operations(schedule, case)
+        yield from check_all(case, capacities=capacities, in_turn=in_turn)
     yield from judge_statements(schedule, case.rows, case.makespan, case.tolerance).false
 
 

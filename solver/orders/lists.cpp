@@ -1,6 +1,6 @@
 // List schedules, compiled: one pass through time, in which a free device starts what is most urgent of what it may.
 // Each function does what a Python one does, decision by decision, and gives the same numbers to the bit:
-// `weft_by_width` weft.solver.baselines.rivals.greedy.py, `weft_by_priority` .../lib/priority_rule.py and `weft_building_block`
+// `weft_by_width` solver/baselines/rivals/greedy.py, `weft_by_priority` .../lib/priority_rule.py, `weft_building_block`
 // .../lib/building_block.py. These say what each step means, and run where there is no compiler.
 // weft/solver/orders/lists.py calls the functions at the end, and weft/solver/timing.py `weft_times`, which does what
 // `time_orders` there says.
@@ -10,7 +10,6 @@
 #include <functional>
 #include <limits>
 #include <queue>
-#include <set>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -67,47 +66,65 @@ double largest(const std::vector<double>& values) {
 // What both passes over any block graph share: what has arrived, and what a start changes.
 class Passing {
  public:
-  Passing(const Graph& graph, Rows rows)
-      : g(graph), n(graph.micro_batches), rows_(std::move(rows)), waits(g.blocks * std::size_t(n), 0),
+  Passing(const Graph& graph, Rows rows, const Index* rank = nullptr)
+      : g(graph), n(graph.micro_batches), rank(rank), rows_(std::move(rows)), waits(g.blocks * std::size_t(n), 0),
         arrival(waits.size(), 0.0), following(g.blocks, 0), link_free(g.links, 0.0), free(g.devices, 0.0),
-        levels(g.devices, 0) {
+        levels(g.devices, 0), on_device(g.devices), looked_at(g.devices, 0), all_open(g.pools > 0) {
+    for (Index i = 0; i < g.blocks; ++i) {
+      all_open = all_open || g.on_begin[i + 1] - g.on_begin[i] > 1;
+      for (Index k = g.on_begin[i]; k < g.on_begin[i + 1]; ++k) on_device[g.on[k]].push_back({i, k});
+    }
     for (Index a = 0; a < g.arc_begin[g.blocks]; ++a)
       for (Index m = g.arc_distance[a]; m < n; ++m) ++waits[at(g.arc_target[a], m)];
-    for (Index i = 0; i < g.blocks; ++i)
-      if (waits[at(i, 0)] == 0) opened(i);
-    times.push(0.0);
+    for (Index d = 0; d < g.devices; ++d) times.push({0.0, d});
   }
-  virtual ~Passing() = default;
 
  protected:
   const Graph& g;
   const Index n;
+  const Index* rank;  // of blocks, or null where all are equal
   Rows rows_;
   std::vector<Index> waits;
   std::vector<double> arrival;
   std::vector<Index> following;  // each block's next micro-batch
   std::vector<double> link_free, free;
   std::vector<Amount> levels;
-  Soonest<double> times;
-  std::set<std::pair<Index, Index>> open;  // blocks whose next micro-batch has all it waits for, with their ranks
+  Soonest<std::pair<double, Index>> times;  // when something ends on a device or arrives there
+  std::vector<std::vector<std::pair<Index, Index>>> on_device;  // blocks, and their places in g.on
+  std::vector<Index> always, touched;  // devices to look at: at any time, and now
+  std::vector<char> looked_at;         // whether a device is one of `always`
+  bool all_open;                       // what happens on a device changes what may start on others
 
   std::size_t at(Index block, Index m) const { return block * std::size_t(n) + m; }
-  virtual Index rank(Index) const { return 0; }
-  void opened(Index block) { open.insert({rank(block), block}); }
   double next_time() {
-    const double now = times.top();
-    while (!times.empty() && times.top() == now) times.pop();
+    const double now = times.top().first;
+    touched = always;
+    for (; !times.empty() && times.top().first == now; times.pop()) {
+      const Index d = times.top().second;
+      if (!looked_at[d] && (touched.empty() || touched.back() != d)) touched.push_back(d);
+    }
     return now;
+  }
+  // Blocks whose next micro-batch has all it waits for, by rank; not where nothing ends or arrives now.
+  std::vector<std::pair<Index, Index>> candidates() const {
+    std::vector<std::pair<Index, Index>> found;
+    auto look = [&](Index i) {
+      if (following[i] < n && waits[at(i, following[i])] == 0) found.push_back({rank ? rank[i] : 0, i});
+    };
+    for (Index i = 0; all_open && i < g.blocks; ++i) look(i);
+    if (!all_open)
+      for (Index d : touched) for (auto [i, _] : on_device[d]) look(i);
+    std::sort(found.begin(), found.end());
+    return found;
   }
   double start(Index i, double now) {
     const Index m = following[i]++;
-    if (m + 1 == n || waits[at(i, m + 1)]) open.erase({rank(i), i});
     const double end = now + g.duration[i];
-    times.push(end);
     for (Index k = g.on_begin[i]; k < g.on_begin[i + 1]; ++k) {
       rows_.add(g.on[k], i, m);
       free[g.on[k]] = end;
       levels[g.on[k]] += g.change[k];
+      times.push({end, g.on[k]});
     }
     for (Index a = g.arc_begin[i]; a < g.arc_begin[i + 1]; ++a) {
       const Index later = m + g.arc_distance[a], target = g.arc_target[a], link = g.arc_link[a];
@@ -115,9 +132,9 @@ class Passing {
       const double begin = link < 0 ? end : std::max(end, link_free[link]);
       const double there = begin + g.arc_lag[a];
       if (link >= 0) link_free[link] = there;
-      if (--waits[at(target, later)] == 0 && following[target] == later) opened(target);
+      --waits[at(target, later)];
       arrival[at(target, later)] = std::max(arrival[at(target, later)], there);
-      if (there > end) times.push(there);
+      times.push({there, g.on[g.on_begin[target]]});
     }
     return end;
   }
@@ -127,12 +144,16 @@ class Passing {
 class ByWidth : public Passing {
  public:
   ByWidth(const Graph& graph, Rows rows, const Index* rank, Index width, const Index* part, Index parts)
-      : Passing(graph, std::move(rows)), rank_(rank), width_(width), part_(part), size_(parts, 0),
+      : Passing(graph, std::move(rows), rank), width_(width), part_(part), size_(parts, 0),
         started_(parts * std::size_t(graph.micro_batches), 0), pool_levels_(graph.pools, 0) {
     for (Index i = 0; i < g.blocks; ++i) ++size_[part_[i]];
-    std::set<std::pair<Index, Index>> ranked;  // the constructor above did not know the ranks yet
-    for (auto [_, i] : open) ranked.insert({rank_[i], i});
-    open = std::move(ranked);
+    std::vector<char> follows(g.blocks, 0);  // another block of its micro-batch, which is in flight then
+    for (Index i = 0; i < g.blocks; ++i)
+      for (Index a = g.arc_begin[i]; a < g.arc_begin[i + 1]; ++a)
+        if (g.arc_distance[a] == 0 && part_[i] == part_[g.arc_target[a]]) follows[g.arc_target[a]] = 1;
+    for (Index d = 0; d < g.devices; ++d)
+      for (auto [i, _] : on_device[d])
+        if (!follows[i] && !looked_at[d]) looked_at[d] = 1, always.push_back(d);
   }
   double run() {
     for (std::int64_t left = std::int64_t(g.blocks) * n; left > 0;) {
@@ -140,8 +161,7 @@ class ByWidth : public Passing {
       const double now = next_time();
       for (; !gives_.empty() && std::get<0>(gives_.top()) <= now; gives_.pop())
         pool_levels_[std::get<1>(gives_.top())] -= std::get<2>(gives_.top());
-      const std::vector<std::pair<Index, Index>> candidates(open.begin(), open.end());
-      for (auto [_, i] : candidates) {
+      for (auto [_, i] : candidates()) {
         if (!may_start(i, now)) continue;
         Index& started = started_[part_[i] * std::size_t(n) + following[i]];
         in_flight_ += (started == 0) - (started == size_[part_[i]] - 1);
@@ -159,14 +179,12 @@ class ByWidth : public Passing {
   }
 
  private:
-  const Index* rank_;
   Index width_, in_flight_ = 0;
   const Index* part_;
   std::vector<Index> size_, started_;
   std::vector<Amount> pool_levels_;
   Soonest<std::tuple<double, Index, Amount>> gives_;
 
-  Index rank(Index block) const override { return rank_[block]; }
   bool may_start(Index i, double now) const {
     const Index m = following[i];
     if (arrival[at(i, m)] > now) return false;
@@ -187,10 +205,7 @@ class ByPriority : public Passing {
   ByPriority(const Graph& graph, Rows rows, const Index* filler, const double* offset, double interval, double lead,
              bool reserve)
       : Passing(graph, std::move(rows)), filler_(filler), offset_(offset), interval_(interval), lead_(lead),
-        reserve_(reserve), on_device_(graph.devices) {
-    for (Index i = 0; i < g.blocks; ++i)
-      for (Index k = g.on_begin[i]; k < g.on_begin[i + 1]; ++k) on_device_[g.on[k]].push_back({i, k});
-  }
+        reserve_(reserve) {}
   double run() {
     while (!times.empty()) start_what_can(next_time());
     for (Index m : following)
@@ -203,13 +218,12 @@ class ByPriority : public Passing {
   const double* offset_;
   double interval_, lead_;
   bool reserve_;
-  std::vector<std::vector<std::pair<Index, Index>>> on_device_;
   mutable std::vector<std::pair<double, Index>> urgent_;
 
   bool many(Index i) const { return g.on_begin[i + 1] - g.on_begin[i] > 1; }
   void start_what_can(double now) {
     std::vector<std::tuple<Index, double, Index>> ready;
-    for (auto [_, i] : open) {
+    for (auto [_, i] : candidates()) {
       const Index m = following[i];
       if (arrival[at(i, m)] <= now && (free[g.on[g.on_begin[i]]] <= now || (reserve_ && many(i))))
         ready.push_back({filler_[i], offset_[i] + m * interval_, i});
@@ -235,7 +249,7 @@ class ByPriority : public Passing {
       if (level + g.take[k] > g.room[d]) return false;
       urgent_.clear();
       double least = kNever;
-      for (auto [j, place] : on_device_[d]) {
+      for (auto [j, place] : on_device[d]) {
         double other = offset_[j] + following[j] * interval_;
         for (Index m = following[j]; other < key && m < n; ++m, other += interval_) {
           urgent_.push_back({other, place});

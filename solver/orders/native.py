@@ -16,7 +16,7 @@ LARGEST_AMOUNT = 2**62
 #: The counts of the structure ``Instance`` in kernel.cpp, then its arrays.
 _COUNTS = ("blocks", "micro_batches", "rows", "memories", "arcs", "links", "pools", "objective")
 _ARRAYS = ("duration", "row_begin", "row_block", "arc", "lag", "link_row", "memory_row", "capacity", "take", "change",
-           "pool_capacity", "pool_take", "pool_given")
+           "pool_capacity", "pool_take", "pool_given", "least")
 
 
 class _Instance(ctypes.Structure):

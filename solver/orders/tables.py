@@ -128,6 +128,17 @@ class Tables:
         """Mixed pools x blocks: what a block gives back at its end."""
         return self._amounts([{i: pool.given(i) for i in pool.take} for pool in self.instance.mixed_pools])
 
+    @cached_property
+    def least(self) -> Longs:
+        """No span or period is less (one number): the work of the busiest row or link."""
+        carried = [0] * len(self.instance.problem.links)
+        for arc in self.instance.arcs:
+            if arc.link is not None:
+                carried[arc.link] += arc.lag * (1 if self.objective == "period" else
+                                                max(0, self.micro_batches - arc.distance))
+        work = (self.micro_batches * sum(self.instance.durations[block] for block in row) for row in self.rows)
+        return _longs([max([0, *carried, *work])])
+
     def _amounts(self, tables: Sequence[Any]) -> Longs:
         amounts = np.zeros((len(tables), len(self.instance.durations)), dtype=np.int64)
         for row, table in zip(amounts, tables, strict=True):

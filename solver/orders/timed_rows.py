@@ -63,10 +63,6 @@ class TimedRows:
                                  tables.change.tolist(), strict=True))
         self.pools = tables.instance.mixed_pools
         self.nodes = linked * self.count
-        carried = [sum(arc.lag * (1 if self.ring else max(0, self.count - arc.distance)) for arc in self.arcs
-                       if arc.link == link) for link in range(len(self.link_row))]
-        #: No span or period is below.
-        self.least = max([0, *carried, *(self.count * sum(self.duration[b] for b in row) for row in tables.rows)])
         self.rows: list[list[int]] = [[] for _ in tables.rows]
         self.place: list[dict[int, int]] = [{} for _ in tables.rows]  # per row, where each operation stands
         #: For periods: per row, the micro-batch of each block in a period.
@@ -173,7 +169,7 @@ class TimedRows:
 
     def _raise_to_cycles(self) -> bool:
         """The least whole span or period, and the times then; whether there is any."""
-        waits, critical, value = [*self._waits()], list[_Wait](), self.least
+        waits, critical, value = [*self._waits()], list[_Wait](), int(self.tables.least[0])
         while True:
             start, cycle = longest_paths_or_cycle(self.nodes, waits, Fraction(value))
             if cycle is None:

@@ -6,6 +6,7 @@ from fractions import Fraction
 from functools import cached_property
 
 from weft.solver.bounds import makespan_bound, steady_bound
+from weft.solver.bounds.in_flight import in_flight_bound
 from weft.solver.bounds.load import exact_load, exact_load_bound, work_bound
 from weft.solver.bounds.span import span_bound, work_of_busiest
 from weft.solver.relations.graph import graph_of
@@ -68,6 +69,7 @@ class Proven:
 
     def raise_by_all(self, objective: str = "makespan") -> None:
         """Raise the bounds by all arguments that need no search, those on the span where that is the objective."""
+        self.bound = max(self.bound, Fraction(in_flight_bound(self.instance, self.micro_batches)))
         self.bound = max(self.bound, makespan_bound(self.instance, self.micro_batches, self.implied))
         self.steady_bound = steady_bound(self.instance, self.implied)
         if objective == "span":

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from math import isfinite
 
 from weft.solver.control.counts import Counts, History
+from weft.solver.control.version import VERSION
 from weft.solver.cpsat.budget import Budget
 from weft.solver.period.bracket import Bracket
 from weft.solver.schedule import Schedule
@@ -71,7 +71,7 @@ class SearchReport:
         return {
             "seconds": round(self.budget.elapsed, 3),
             "seed": self.budget.seed,
-            "version": _version(),
+            "version": VERSION,
             "workers": self.budget.workers,
             "deterministic_seconds": round(self.budget.deterministic_used, 3),
             **({"interrupted": True} if self.budget.interrupted else {}),
@@ -86,13 +86,3 @@ def _of_period(proven: Proven, periods: Bracket | None) -> dict[str, object]:
     period = proven.instance.time(periods.best.period)
     return {"repetend_period": period, "repetend_period_bound": min(period, proven.rate(periods.refuted)),
             "repetend_proven": periods.proven}
-
-
-@cache
-def _version() -> str:
-    import importlib.metadata
-
-    try:
-        return importlib.metadata.version("weft")
-    except importlib.metadata.PackageNotFoundError:
-        return "uninstalled"

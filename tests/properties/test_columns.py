@@ -32,7 +32,7 @@ def at_once(schedule: Schedule, capacities: bool, in_turn: bool) -> bool | None:
     case = JudgedCase.of(schedule)
     assert columns.rows() == case.rows
     assert tolerance == case.tolerance
-    return columns.keep_rules(tolerance, partial(scaled_room, problem) if capacities else None, in_turn)
+    return not columns.broken(tolerance, partial(scaled_room, problem) if capacities else None, in_turn)
 
 
 def one_after_the_other(schedule: Schedule, capacities: bool, in_turn: bool) -> bool:

@@ -22,7 +22,7 @@ from weft.cli.lib.signals import end_with, listening
 from weft.solver.control.clock import process_start
 from weft.solver.control.garbage import seldom_collected
 from weft.solver.control.stopping import STOP
-from weft.text.version import VERSION
+from weft.solver.control.version import VERSION
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

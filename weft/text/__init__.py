@@ -3,5 +3,5 @@
 The input is values with their units, tables of :mod:`rich`, and results of the diagnosis; the output is text. The room
 is the lowest of the front door: commands, results and pictures use it, and it uses only the solver's data. Names are
 exported by their files: :mod:`~weft.text.units` (numbers and names), :mod:`~weft.text.tables` (also the selection of
-points), :mod:`~weft.text.sentences` (an explanation), and :mod:`~weft.text.version`.
+points), and :mod:`~weft.text.sentences` (an explanation).
 """

@@ -11,8 +11,13 @@ from weft.solver.problem import Problem
 from weft.solver.schedule import Operation
 from weft.solver.timing import time_orders
 
-#: The number of micro-batches of a schedule before it is extended.
+#: The least number of micro-batches of a schedule before it is extended.
 ENOUGH = 64
+
+
+def enough(problem: Problem) -> int:
+    """The number of micro-batches of a schedule of ``problem`` before it is extended."""
+    return max(ENOUGH, 4 * len(problem.devices))
 
 
 def extended(problem: Problem, micro_batches: int, make: Callable[[int], list[Row] | None]) -> list[Row] | None:
@@ -22,7 +27,7 @@ def extended(problem: Problem, micro_batches: int, make: Callable[[int], list[Ro
     micro-batches: dependencies and, if micro-batches give back all they take, memory depend only on the progress.
     Without such times ``make`` makes all.
     """
-    fewer = min(micro_batches, max(ENOUGH, 4 * len(problem.devices)))
+    fewer = min(micro_batches, enough(problem))
     if not _returns_what_it_takes(problem):
         return make(micro_batches)
     rows = make(fewer)

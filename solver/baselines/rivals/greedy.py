@@ -24,7 +24,7 @@ from typing import TypeAlias
 from weft.solver.baselines.lib import sequential
 from weft.solver.baselines.lib.amounts import Amounts
 from weft.solver.baselines.lib.base import Row
-from weft.solver.baselines.lib.extend import ENOUGH, extended
+from weft.solver.baselines.lib.extend import ENOUGH, enough, extended
 from weft.solver.baselines.lib.priority_rule import fits_in_order, schedule_by_priority
 from weft.solver.baselines.lib.time_pass import TimePass
 from weft.solver.problem import BlockKind, Problem
@@ -78,8 +78,8 @@ def _orders(problem: Problem, micro_batches: int) -> Orders:
     trial = _trial(problem, micro_batches)
     amounts = Amounts.of(problem)
     settings = [*_by_width(problem, amounts, trial), *_by_key(problem, amounts, trial)]
-    ranked = sorted(settings, key=lambda entry: entry[0])
-    for _, setting in ranked:
+    ranked = [setting for _, setting in sorted(settings, key=lambda entry: entry[0])]
+    for setting in (*_filling(problem, amounts, trial, micro_batches, ranked[:1]), *ranked):
         rows = extended(problem, micro_batches, partial(_rows, setting))
         if rows is not None:
             return rows
@@ -89,9 +89,7 @@ def _orders(problem: Problem, micro_batches: int) -> Orders:
 def _by_width(problem: Problem, amounts: Amounts, trial: int) -> Iterator[tuple[_Figures, _Setting]]:
     """Settings with each limit on micro-batches in flight that fits, and their figures for ``trial`` micro-batches."""
     for urgency in urgencies(problem, amounts):
-        def setting(width: int, urgency: list[int] = urgency) -> _Setting:
-            return lambda n: list_schedule(problem, n, width, urgency, amounts)
-
+        setting = partial(_setting, problem, amounts, urgency)
         best: tuple[float, int] | None = None
         for width in widths(trial):
             figures = _figures(setting(width), trial, amounts)
@@ -102,6 +100,27 @@ def _by_width(problem: Problem, amounts: Amounts, trial: int) -> Iterator[tuple[
             figures = _figures(setting(width), trial, amounts)
             if figures is not None:
                 yield figures, setting(width)
+
+
+def _filling(problem: Problem, amounts: Amounts, trial: int, micro_batches: int, best: list[_Setting]
+             ) -> list[_Setting]:
+    """Settings that fill a memory which holds more micro-batches than ``trial``, where all are alike with more in
+    flight, and the ``best`` of those: by as many as a schedule has before it is extended."""
+    taken = [sum(max(0, change) for change in row.values()) for row in amounts.change]
+    held = min((room // of_one for of_one, room in zip(taken, amounts.room, strict=True)
+                if room is not None and of_one), default=0)
+    if not trial < min(held, micro_batches):
+        return []
+    count = min(micro_batches, enough(problem))
+    settings = [*best, *(_setting(problem, amounts, urgency, min(held, micro_batches))
+                         for urgency in urgencies(problem, amounts))]
+    made = [(found, setting) for setting in settings if (found := setting(count)) is not None]
+    made.sort(key=lambda entry: entry[0][0])
+    return [lambda n, found=found, setting=setting: found if n == count else setting(n) for found, setting in made[:1]]
+
+
+def _setting(problem: Problem, amounts: Amounts, urgency: list[int], width: int) -> _Setting:
+    return lambda n: list_schedule(problem, n, width, urgency, amounts)
 
 
 def _by_key(problem: Problem, amounts: Amounts, trial: int) -> Iterator[tuple[_Figures, _Setting]]:
@@ -177,13 +196,16 @@ def list_schedule(problem: Problem, micro_batches: int, width: int, urgency: Seq
 
 
 def urgencies(problem: Problem, amounts: Amounts) -> Iterator[list[int]]:
-    """Two measures of urgency; both then prefer the longer way to the end of the micro-batch."""
+    """Two measures of urgency, where they differ; both then prefer the longer way to the end of the micro-batch."""
     tail = [block.duration + behind for block, behind in zip(problem.blocks, heads_and_tails(problem)[1], strict=True)]
     frees = [sum(amounts.change[d][i] for d in block.devices) < 0 for i, block in enumerate(problem.blocks)]
-    yield sorted(range(len(problem.blocks)), key=lambda i: (not frees[i], -tail[i]))
+    freeing = sorted(range(len(problem.blocks)), key=lambda i: (not frees[i], -tail[i]))
+    yield freeing
     # Weight gradients as filler: they have no dependents, so any block with dependents goes first.
     place = {BlockKind.BACKWARD: 0, BlockKind.INPUT_GRAD: 0, BlockKind.RECOMPUTE: 0, BlockKind.WEIGHT_GRAD: 2}
-    yield sorted(range(len(problem.blocks)), key=lambda i: (place.get(problem.blocks[i].kind, 1), -tail[i]))
+    by_kind = sorted(range(len(problem.blocks)), key=lambda i: (place.get(problem.blocks[i].kind, 1), -tail[i]))
+    if by_kind != freeing:
+        yield by_kind
 
 
 def widths(micro_batches: int) -> Iterator[int]:

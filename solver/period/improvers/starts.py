@@ -25,6 +25,9 @@ def _around(problem: Problem, micro_batches: int, held: int) -> Orders:
     return around_blocks(problem, micro_batches, held=held)
 
 
+#: A start of more operations is not made again for its steady state.
+_MOST_OPERATIONS = 1_000_000
+
 #: Per-device orders by name: all baselines, and building blocks around blocks on several devices.
 STARTS: Mapping[str, Callable[[Problem, int], Orders]] = {
     **{name: entry.orders for name, entry in BASELINES.items()},
@@ -37,8 +40,8 @@ def periodic_seed(instance: TickProblem, name: str | None) -> Periodic:
     The instance must have a schedule of one micro-batch, in balance. Raises like :func:`one_at_a_time`.
     """
     trivial = found = one_at_a_time(instance)
-    if name is not None and name in STARTS:
-        micro_batches = 4 * max(6, len(instance.problem.devices))
+    micro_batches = 4 * max(6, len(instance.problem.devices))
+    if name is not None and name in STARTS and micro_batches * len(instance.durations) <= _MOST_OPERATIONS:
         with suppress(NotApplicable, OutOfTime):
             found = steady_state(instance, STARTS[name](instance.problem, micro_batches)) or trivial
     return min((trivial, found), key=lambda known: known.period)

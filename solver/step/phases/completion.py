@@ -40,6 +40,10 @@ def complete_around(found: Periodic, state: State) -> Iterator[None]:
     from weft.solver.step.edges import complete
 
     budget, shorter = state.budget, found
+    if state.done:  # nearly always enough, and it needs no model
+        state.incumbent.offer_repeated(found)
+        if state.settled:
+            return
     with budget.limited():
         most = _LATENCY_OF_OPTIMUM if state.done else _LATENCY
         shorter = shorten_latency(found, budget, deterministic=budget.share(_SHARE, most))

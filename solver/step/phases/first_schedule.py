@@ -14,6 +14,8 @@ from weft.solver.step.state import State
 
 #: The share of the time left that all known schedules may take.
 _KNOWN_SHARE = 0.6
+#: The one that comes first where there are many operations: it fills the memory, and time may end before the others.
+_FOR_MANY = "greedy"
 #: Deterministic seconds of the first try at a schedule where no known one fits, and of the last one; every later try
 #: may take so many times as long.
 _FIRST_TRY, _LAST_TRY, _LONGER = 1.0, 256.0, 4
@@ -62,7 +64,8 @@ def _offer_known(state: State) -> None:
     makespan than one that is proven optimal."""
     incumbent = state.incumbent
     with state.budget.limited(_KNOWN_SHARE):
-        for name, orders in STARTS.items():
+        known = sorted(STARTS, key=lambda name: name != _FOR_MANY) if state.is_large else STARTS
+        for name in known:
             proven = state.objective == "makespan" and incumbent.optimal
             if name in state.budget.without:
                 continue
@@ -70,7 +73,7 @@ def _offer_known(state: State) -> None:
                 return
             at_leisure = unwatched() if incumbent.best is None and not state.is_large else nullcontext()
             with at_leisure, state.surviving(), suppress(NotApplicable):
-                found = orders(state.problem, state.micro_batches)
+                found = STARTS[name](state.problem, state.micro_batches)
                 checkpoint()
                 if not state.is_large or incumbent.fits(found):  # the judge takes many times as long to say no
                     incumbent.offer(found, name)

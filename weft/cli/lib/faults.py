@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from weft.cli.lib.command import short
-from weft.text.version import VERSION
+from weft.solver.control.version import VERSION
 
 #: Errors of the surrounding system: whatever code raises them, their message explains the problem.
 FOREIGN = (OSError, ImportError)

@@ -90,3 +90,11 @@ def test_transfers_on_links_and_waits_across_micro_batches() -> None:
     for n in (1, 7, 100):
         validate(baseline("greedy", problem, n))
     assert baseline("greedy", problem, 100).makespan < 100 * 16  # one at a time takes that
+
+
+def test_a_memory_for_more_than_a_trial_has_is_filled() -> None:
+    """100 stages, of which a trial has 20 micro-batches: 25 fit, and pass in two rounds of 300."""
+    problem = pipeline(chain(100), memory=25)
+    found = baseline("greedy", problem, 50)
+    validate(found)
+    assert 600 + 24 * 3 <= found.makespan <= 1.05 * (600 + 24 * 3)

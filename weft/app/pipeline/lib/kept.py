@@ -27,9 +27,9 @@ from weft.runtime.captured.captured import Captured, is_on_meta
 from weft.runtime.plan.plan import Plan, plan_from_json, plan_to_json
 from weft.runtime.ranks.session import Session
 from weft.solver.control.parallel import cores
+from weft.solver.control.version import VERSION
 from weft.solver.io.kept import json_digest, keep, read_kept, sources_digest
 from weft.solver.io.writing import cache_folder
-from weft.text.version import VERSION
 
 PLAN_FORMAT = "weft.plan-cache/1"
 
