@@ -14,6 +14,7 @@ and each bend; a few hundred are valid.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import permutations
 
 from weft.solver.control.clock import checked
@@ -21,15 +22,29 @@ from weft.solver.control.clock import checked
 #: Slots from one micro-batch to the next.
 INTERVAL = 6
 #: The operations of a device for a micro-batch: forwards down and up, gradients down and up, their weight gradients.
-F_DOWN, F_UP, B_DOWN, B_UP, W_DOWN, W_UP = range(6)
+KINDS = F_DOWN, F_UP, B_DOWN, B_UP, W_DOWN, W_UP = range(6)
 
 _FORWARDS, _WEIGHTS = (F_DOWN, F_UP), (W_DOWN, W_UP)
 
 
-def stable_patterns(devices: int) -> Iterator[tuple[int, ...]]:
-    """All stable patterns of a V on ``devices`` devices, each once: the slots of micro-batch 0's forwards and input
-    gradients, in the order in which it runs them."""
-    seen: set[tuple[int, ...]] = set()
+@dataclass(frozen=True, slots=True)
+class StablePattern:
+    """Per device, the slot of each of :data:`KINDS` for micro-batch 0; ``peak``: the most stages' activations on a
+    device when it is repeated."""
+
+    slots: tuple[tuple[int, ...], ...]
+    peak: int
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """The slots of forwards and input gradients in the order in which a micro-batch runs them."""
+        return (*(row[F_DOWN] for row in self.slots), *(row[F_UP] for row in reversed(self.slots)),
+                *(row[B_DOWN] for row in self.slots), *(row[B_UP] for row in reversed(self.slots)))
+
+
+def stable_patterns(devices: int) -> Iterator[StablePattern]:
+    """All stable patterns of a V on ``devices`` devices, each once."""
+    seen: set[tuple[tuple[int, ...], ...]] = set()
     for first in checked(permutations(range(1, INTERVAL), 3)):
         for steep in range(1, INTERVAL):
             for flat in range(1, steep + 1):
@@ -38,11 +53,11 @@ def stable_patterns(devices: int) -> Iterator[tuple[int, ...]]:
                     slots = _slots((0, *first), downs)
                     if slots is not None and slots not in seen:
                         seen.add(slots)
-                        yield slots
+                        yield StablePattern(slots, max(map(held, slots)))
 
 
-def _slots(first: tuple[int, ...], downs: Sequence[int]) -> tuple[int, ...] | None:
-    """The slots of a pattern, or None if two meet."""
+def _slots(first: tuple[int, ...], downs: Sequence[int]) -> tuple[tuple[int, ...], ...] | None:
+    """Per device the slots of all kinds, or None if two meet."""
     residues = [first]
     for down in downs:
         last = residues[-1]
@@ -50,16 +65,17 @@ def _slots(first: tuple[int, ...], downs: Sequence[int]) -> tuple[int, ...] | No
                               for kind, slot in enumerate(last)))
         if len(set(residues[-1])) < 4:
             return None
-    found: list[int] = []
+    columns: list[list[int]] = []
     time = -1
     for kind in (F_DOWN, F_UP, B_DOWN, B_UP):
         goes_down = kind in (F_DOWN, B_DOWN)
         time = _next(time, residues[0 if goes_down else -1][kind])
-        found.append(time)
+        column = [time]
         for down in downs:
             time += down if goes_down else 1
-            found.append(time)
-    return tuple(found)
+            column.append(time)
+        columns.append(column if goes_down else column[::-1])
+    return tuple(map(with_weights, zip(*columns, strict=True)))
 
 
 def with_weights(row: Sequence[int]) -> tuple[int, ...]:

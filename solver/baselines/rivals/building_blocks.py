@@ -2,10 +2,10 @@
 
 Qi et al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024, section 4: enumerate the building block's
 offsets, uniform along each way down or up the devices, repeat, squeeze and reorder each, keep the best that fits. The
-paper counts in slots of equal length on a V: its stable patterns (:mod:`weft.solver.baselines.lib.stable_pattern`) are
-candidates there. With equal durations the bubble that the authors expect at every memory from V-Min's to ZB-V's,
-3p - 1 - 3a + max(3p, p + 1 + 2 ceil(a / 2)) slots on p devices that store a stages' activations, is reached, or missed
-by a slot or two.
+paper counts in slots of equal length on a V: its stable patterns, reordered by its rules, are tried with the problem's
+own durations and with their weight gradients placed anew (:mod:`weft.solver.baselines.rivals.laid_out`). With equal
+durations they reach, at every memory from V-Min's to ZB-V's, the bubble that the authors expect,
+3p - 1 - 3a + max(3p, p + 1 + 2 ceil(a / 2)) slots on p devices that store a stages' activations.
 
 For every shape, and on a V besides these, an offset is a slot, or the duration and the transfer before it, plus slack.
 The number of stages on a device is arbitrary, and so is the interval: if no block that keeps the devices busy fits,
@@ -21,45 +21,42 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import partial
 from itertools import product
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from weft.solver.baselines import v_blocks, zb_v
 from weft.solver.baselines.lib.base import NotApplicable, Row, require_training
 from weft.solver.baselines.lib.building_block import BuildingBlock, Built, StepChain
 from weft.solver.baselines.lib.extend import ENOUGH, extended
-from weft.solver.baselines.lib.stable_pattern import stable_patterns
+from weft.solver.baselines.rivals.laid_out import LaidOut, LaidOutOrders
+from weft.solver.baselines.rivals.weights_anew import Rule, in_order, without_micro_batches
 from weft.solver.control.clock import checked
 from weft.solver.pipeline import Pipeline
 from weft.solver.problem import Problem
 
 NEVER = float("inf")
 
-
 @dataclass(frozen=True, slots=True)
 class BlockChoice:
     """A building block: ``slack`` along even and odd ways of the forwards and of the gradients, in slots, the ``gap``
     between forwards and gradients, the interval's ``stretch``; ``even`` if all durations count as one slot; ``lead``
-    and ``patience`` as in the block, the former in intervals. ``pattern``: the number of a stable pattern that says
-    the offsets instead; -1: none."""
+    and ``patience`` as in the block, the former in intervals; the weight gradients placed anew by ``rule``, if any."""
 
-    slack: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
-    gap: float = 0.0
-    stretch: float = 1.0
+    slack: tuple[float, float, float, float]
+    gap: float
+    stretch: float
     lead: float = 1.0
     patience: float = 0.0
     even: bool = False
-    pattern: int = -1
+    rule: Rule | None = None
 
-    def neighbours(self, patterns: int) -> Iterator[BlockChoice]:
-        """Choices a step away; there are so many ``patterns``."""
-        if self.pattern >= 0:
-            for number in (1, -1, 2, -2):
-                if 0 <= self.pattern + number < patterns:
-                    yield replace(self, pattern=self.pattern + number)
-        for step in (0.5, -0.5, 1.0, -1.0) if self.pattern < 0 else ():
+    def neighbours(self) -> Iterator[BlockChoice]:
+        """Choices a step away."""
+        for step in (0.5, -0.5, 1.0, -1.0):
             if self.gap + step >= 0:
                 yield replace(self, gap=self.gap + step)
             for k in range(4):
@@ -73,8 +70,7 @@ class BlockChoice:
             yield replace(self, lead=lead)
         for patience in (0.0, 1.0, 0.5):
             yield replace(self, patience=patience)
-        if self.pattern < 0:
-            yield replace(self, even=not self.even)
+        yield replace(self, even=not self.even)
 
 
 def ways(pipeline: Pipeline) -> list[int]:
@@ -112,12 +108,17 @@ _MANNERS = ((1.0, 0.0, False), (NEVER, 0.0, True), (1.0, 1.0, False), (NEVER, 0.
             (NEVER, 1.0, False))
 #: The share of the work for blocks that fit before the neighbours of the best are tried.
 _SPREAD = 0.5
-#: The same for stable patterns. (With these the search is 0.1 % behind the authors' own way to reorder patterns, on
-#: average over 93 Vs, and takes three quarters of the time.)
-_OF_PATTERNS = ((1.0, 0.0, False), (NEVER, 1.0, False), (0.0, 1.0, False), (0.5, 0.5, False))
+#: The share of that for stable patterns; the cost of laying one out, in passes.
+_LAID_OUT, _LAYING = 0.5, 1
 #: The number of the best, by a few micro-batches, that are run with more of them: at least, at most; and the work for
 #: those beyond the least, as a share of all.
 _FINALISTS, _FINAL = (3, 6), 0.2
+#: The share of the work for placing the weight gradients of the best blocks anew; the rules for it.
+_ANEW, _RULES = 0.15, (Rule.IN_TIME, Rule.ANY_GAP, Rule.FAIR)
+
+
+#: A candidate of a search.
+_Candidate: TypeAlias = BlockChoice | LaidOut
 
 
 def orders(problem: Problem, micro_batches: int) -> list[Row]:
@@ -130,7 +131,7 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
     ranked = search.ranked()
     search.spare_memory(ranked)
     for choice in ranked:
-        def make(n: int, choice: BlockChoice = choice) -> list[Row] | None:
+        def make(n: int, choice: _Candidate = choice) -> list[Row] | None:
             made = search.run(choice, n)
             return None if made is None else made.rows
 
@@ -157,19 +158,16 @@ class _BlockSearch:
         self.shares = np.cumsum(shares(pipeline), axis=0) * self.slot
         self.room = self._room()
         self.floor = self._floor() * (1 + 1e-9)
-        self.tried: dict[BlockChoice, float] = {}
+        self.laid_out = self._laid_out_orders()
+        self.tried: dict[_Candidate, float] = {}
 
-    @cached_property
-    def patterns(self) -> npt.NDArray[np.float64]:
-        """The offsets of the stable patterns that fit when repeated, those with the most memory first: none but on a V
-        with split backwards."""
-        devices = len(self.chain.room)
-        if self.pipeline.shape != "v" or not self.pipeline.is_split or devices == 1:
-            return np.zeros((0, len(self.chain.steps)))
-        found = self.slot * np.array(list(stable_patterns(devices)))
-        held = self._held(found, self.work)
-        fitting: npt.NDArray[np.float64] = found[[k for k in np.argsort(-held, kind="stable") if held[k] >= 0]]
-        return fitting
+    def _laid_out_orders(self) -> LaidOutOrders | None:
+        problem = self.pipeline.problem
+        if self.pipeline.shape != "v" or not self.pipeline.is_split or len(problem.devices) == 1:
+            return None
+        known = [partial(orders, problem) for orders in (zb_v.orders, v_blocks.half_orders, v_blocks.min_orders)]
+        count = max(1, int(_SPREAD * _LAID_OUT * self._allowance() / ((1 + _LAYING) * self.operations)))
+        return LaidOutOrders(self.chain, self.micro_batches, self.room, known, at_first=count)
 
     def _room(self) -> list[int]:
         """The devices' memory, up to twice as many micro-batches as devices take: more gains nothing."""
@@ -191,20 +189,34 @@ class _BlockSearch:
             floor = max(floor, self.earliest[min(mine)] + self.micro_batches * work + after)
         return floor
 
-    def run(self, choice: BlockChoice, micro_batches: int) -> Built | None:
+    def run(self, choice: _Candidate, micro_batches: int) -> Built | None:
         """A pass of ``choice``."""
+        if isinstance(choice, LaidOut):
+            assert self.laid_out is not None
+            return self.laid_out.run(choice, micro_batches, self.room)
+        params = np.array([*choice.slack, choice.gap])
         earliest = np.arange(len(self.chain.steps)) * self.slot if choice.even else self.earliest
-        offsets = (self.patterns[choice.pattern] if choice.pattern >= 0 else
-                   earliest + self.shares @ np.array([*choice.slack, choice.gap]))
-        interval = choice.stretch * self.work
-        block = BuildingBlock(tuple(map(float, offsets)), interval, choice.lead * interval, choice.patience)
-        return self.chain.run(block, micro_batches, self.room)
+        offsets = tuple(float(x) for x in earliest + self.shares @ params)
+        block = BuildingBlock(offsets, choice.stretch * self.work, choice.lead * choice.stretch * self.work,
+                              choice.patience)
+        made = self.chain.run(block, micro_batches, self.room)
+        if made is None or choice.rule is None:
+            return made
+        return in_order(self.chain, without_micro_batches(self.chain, made.rows), micro_batches, choice.rule, self.room)
 
-    def ranked(self) -> list[BlockChoice]:
+    def ranked(self) -> list[_Candidate]:
         """The candidates that fit, the best first, after as many trials as the work allows."""
-        self._try([BlockChoice(pattern=k) for k in range(len(self.patterns))], _OF_PATTERNS)
-        if min(self.tried.values(), default=NEVER) > self.floor:
-            self._try(self._fitting(), _MANNERS)
+        self._lay_out()
+        fitting = self._fitting() if min(self.tried.values(), default=NEVER) > self.floor else []
+        self.left = self._allowance()
+        count = min(len(fitting), max(1, int(_SPREAD * self.left / self.operations)))
+        for k in range(count):
+            lead, patience, even = _MANNERS[k % len(_MANNERS)]
+            choice = replace(fitting[int(len(fitting) * (k / count) ** 2)], lead=lead, patience=patience, even=even)
+            if self._score(choice) <= self.floor:
+                break
+        self._climb(BlockChoice)
+        self._place_weights_anew()
         ranked = sorted((choice for choice, score in self.tried.items() if score < NEVER),
                         key=lambda choice: self.tried[choice])
         full = min(self.micro_batches, ENOUGH)
@@ -216,9 +228,9 @@ class _BlockSearch:
                      if (made := self.run(choice, full)) is not None}
         return [*sorted(finalists, key=lambda choice: finalists[choice]), *ranked]
 
-    def _distinct(self, ranked: Sequence[BlockChoice], count: int) -> list[BlockChoice]:
+    def _distinct(self, ranked: Sequence[_Candidate], count: int) -> list[_Candidate]:
         """The first of each score, ``count`` at most: candidates of one score are mostly the same schedule."""
-        first: dict[float, BlockChoice] = {}
+        first: dict[float, _Candidate] = {}
         for choice in ranked:
             first.setdefault(self.tried[choice], choice)
         return list(first.values())[:count]
@@ -227,19 +239,28 @@ class _BlockSearch:
         """Operations that the passes may run."""
         return min(WORK, PASSES * self.operations)
 
-    def _try(self, fitting: Sequence[BlockChoice], manners: Sequence[tuple[float, float, bool]]) -> None:
-        """A spread of the ``fitting`` choices, in turns by each of ``manners``; then the neighbours of the best so far.
-        """
-        self.left = self._allowance()
-        count = min(len(fitting), max(1, int(_SPREAD * self.left / self.operations)))
-        for k in range(count):
-            lead, patience, even = manners[k % len(manners)]
-            choice = replace(fitting[int(len(fitting) * (k / count) ** 2)], lead=lead, patience=patience, even=even)
+    def _lay_out(self) -> None:
+        """Try published orders and stable patterns, those with the most memory first, with one rule; then the
+        neighbours of the best."""
+        if self.laid_out is None:
+            return
+        self.left = int(_LAID_OUT * self._allowance())
+        for choice in self.laid_out.first():
             if self._score(choice) <= self.floor:
                 return
-        self._climb()
+        self._climb(LaidOut)
 
-    def spare_memory(self, ranked: list[BlockChoice]) -> None:
+    def _place_weights_anew(self) -> None:
+        """Try the best blocks with other rules for their weight gradients."""
+        if not self.pipeline.is_split or min(self.tried.values(), default=NEVER) <= self.floor:
+            return
+        blocks = [choice for choice, score in self.tried.items() if score < NEVER and isinstance(choice, BlockChoice)]
+        count = int(_ANEW * self._allowance() / (2 * len(_RULES) * self.operations))  # a pass, and the rule's own
+        for choice in self._distinct(sorted(blocks, key=lambda choice: self.tried[choice]), count):
+            for rule in _RULES:
+                self._score(replace(choice, rule=rule))
+
+    def spare_memory(self, ranked: list[_Candidate]) -> None:
         """Of memory without a limit, take no more than the best needs for its makespan."""
         unlimited = [limit is None for limit in self.chain.room]
         if not ranked or not any(unlimited):
@@ -254,12 +275,15 @@ class _BlockSearch:
                 self.room = before
                 return
 
-    def _climb(self) -> None:
-        """Try the neighbours of the best, then those of the first that is better, and so on while work is left."""
-        looked_at: set[BlockChoice] = set()
-        while others := [choice for choice, score in self.tried.items() if score < NEVER and choice not in looked_at]:
-            best, goal = min(others, key=lambda choice: self.tried[choice]), min(self.tried.values())
-            for neighbour in best.neighbours(len(self.patterns)):
+    def _climb(self, kind: type[_Candidate]) -> None:
+        """Try the neighbours of the best of ``kind``, then those of the first that is better, and so on while work is
+        left."""
+        looked_at: set[_Candidate] = set()
+        while others := [choice for choice, score in self.tried.items()
+                         if score < NEVER and isinstance(choice, kind) and choice not in looked_at]:
+            best = min(others, key=lambda choice: self.tried[choice])
+            goal = min(score for choice, score in self.tried.items() if isinstance(choice, kind))
+            for neighbour in self._neighbours(best):
                 if self.left <= 0 or goal <= self.floor:
                     return
                 if self._score(neighbour) < goal:
@@ -267,10 +291,18 @@ class _BlockSearch:
             else:
                 looked_at.add(best)
 
-    def _score(self, choice: BlockChoice) -> float:
+    def _neighbours(self, choice: _Candidate) -> Iterator[_Candidate]:
+        if isinstance(choice, LaidOut):
+            assert self.laid_out is not None
+            return choice.neighbours(self.laid_out.count)
+        return choice.neighbours()
+
+    def _score(self, choice: _Candidate) -> float:
         """The makespan of all micro-batches, by a pass of a few and the pace of its second half."""
         if choice in self.tried:
             return self.tried[choice]
+        if self.laid_out is not None and isinstance(choice, LaidOut) and not self.laid_out.is_laid(choice, self.trial):
+            self.left -= _LAYING * self.operations
         made = self.run(choice, self.trial)
         self.left -= self.operations
         score = NEVER
