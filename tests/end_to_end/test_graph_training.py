@@ -31,6 +31,8 @@ from weft.solver.baselines import baseline
 from weft.solver.schedule import Schedule
 from weft.solver.timing import time_orders
 
+pytestmark = pytest.mark.slow
+
 
 def launch(name: str, ranks: int, replicas: int = 1) -> list[Ended]:
     return launch_forked(ranks * replicas, [sys.executable, "-m", __name__, name, str(replicas)])
@@ -58,7 +60,6 @@ def rows(ranks: int, replicas: int) -> Iterator[Row]:
     yield Row("tied", ranks, 1, "bf16", "split", "greedy")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "replicas"), [(2, 1), (3, 1), (4, 1), (2, 2)])
 def test_training_by_a_plan_is_training_in_one_process(ranks: int, replicas: int) -> None:
     found = results(launch("train", ranks, replicas))
@@ -88,7 +89,6 @@ def both_on_two() -> list[Ended]:
     return launch("left out, infer", 2)
 
 
-@pytest.mark.slow
 def test_the_comparison_notices_what_is_left_out(both_on_two: list[Ended]) -> None:
     """Without ties, clipping, or the other replica's half of the batch, weights end elsewhere."""
     without_ties, without_clipping, other_batch = results(both_on_two)["left out"]
@@ -125,7 +125,6 @@ def unordered(plan_for_problem: Schedule, order: list[int]) -> Plan:
     return plan_of(Schedule(problem, count, time_orders(problem, count, orders), 0.0))
 
 
-@pytest.mark.slow
 def test_inference_answers_requests_in_their_order_and_validation_gives_the_loss(both_on_two: list[Ended]) -> None:
     found = results(both_on_two)["infer"]
     assert found["requests"] == 7 and found["difference"] < 1e-14  # a batch is not added up like a single request
@@ -179,7 +178,6 @@ def infer(session: Session) -> dict[str, Any]:
 # -- refusals ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "sentence"), [
     ("other clip", "steps, clip_norm and ties must be the same on all ranks, but it is (2, 0.5, []) on rank 0 and "
                    "(2, 1.0, []) on rank 1"),

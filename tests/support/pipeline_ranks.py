@@ -78,6 +78,19 @@ def one_process(name: str, steps: int, seed: int = 0, lr: float = 1e-3) -> tuple
     return losses, gradients, model.state_dict()
 
 
+def two_steps(pipe: PipelineEngine, name: str) -> tuple[list[float], list[dict[str, torch.Tensor]]]:
+    """The losses and gradients of two steps on batches of the case ``name``."""
+    optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-3, eps=EPS)
+    losses, gradients = [], []
+    for step in range(2):
+        batch = made(name, SIZE, seed=step)
+        losses.append(pipe.step(*batch.args, target=batch.target, **batch.kwargs))
+        gradients.append({n: g.clone() for n, g in pipe.gradients().items()})
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses, gradients
+
+
 def refuse(pipe: Any, case: Case, fault: str) -> None:
     """Do what a pipeline refuses."""
     if fault == "target":
@@ -124,14 +137,7 @@ def main() -> None:
                          if "WEFT_CUTS" in os.environ else None,
                          split=os.environ["WEFT_SPLIT"].split() if "WEFT_SPLIT" in os.environ else None)
     refuse(pipe, case, fault)
-    optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-3, eps=EPS)
-    losses, gradients = [], []
-    for step in range(2):
-        batch = made(name, SIZE, seed=step)
-        losses.append(pipe.step(*batch.args, target=batch.target, **batch.kwargs))
-        gradients.append({n: g.clone() for n, g in pipe.gradients().items()})
-        optimizer.step()
-        optimizer.zero_grad()
+    losses, gradients = two_steps(pipe, name)
     state = pipe.state_dict()
     batch = made(name, SIZE)
     evaluated = pipe.eval_step(*batch.args, target=batch.target, **batch.kwargs)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from weft.cli.main import main
+from tests.support.commands import shows
 from weft.models.candidates.build import candidates, layer_costs
 from weft.models.candidates.estimate import estimate_spec
 from weft.models.candidates.stages import Stages, static_bytes
@@ -96,7 +96,7 @@ def test_another_optimizer_is_refused() -> None:
         spec(LAYERS % "adamm")
 
 
-def test_less_memory_is_enough_and_the_comparison_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_less_memory_is_enough_and_the_comparison_says_so(tmp_path: Path) -> None:
     """Two layers on one GPU: 4,000 parameters at 18 bytes, or at 14 and 12,000 more while gradients are made."""
     tight = tmp_path / "tight.yaml"
     tight.write_text((LAYERS % "adama").replace("1 MiB", str(56_000 + 12_000 + 2 * 1_000 + 500)))
@@ -108,10 +108,8 @@ def test_less_memory_is_enough_and_the_comparison_says_so(tmp_path: Path, capsys
     roomy.write_text(LAYERS % "adama")
     compared = weft.compare(roomy, effort=0.5, time_limit=3000)
     assert "against weft with Adam in place of AdamA (12.0 ms): a tie" in compared.caption()
-    assert main(["solve", str(roomy), "--quiet", "--effort", "0.5"]) == 0
-    assert "keeps no whole gradients; with Adam they would take" in capsys.readouterr().out
+    assert "keeps no whole gradients; with Adam they would take" in shows("solve", roomy, "--quiet", "--effort", "0.5")
     plain = tmp_path / "plain.yaml"
     plain.write_text(LAYERS % "adam")
     assert weft.compare(plain, effort=0.5, time_limit=3000).with_adam is None
-    assert main(["solve", str(plain), "--quiet", "--effort", "0.5"]) == 0
-    assert "AdamA" not in capsys.readouterr().out
+    assert "AdamA" not in shows("solve", plain, "--quiet", "--effort", "0.5")

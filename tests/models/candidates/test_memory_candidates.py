@@ -124,7 +124,7 @@ def test_what_a_stage_receives_is_not_offloaded() -> None:
 
 
 @pytest.mark.slow
-def test_reports_say_what_is_offloaded(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_reports_say_what_is_offloaded(tmp_path: Path) -> None:
     path = tmp_path / "spec.yaml"
     path.write_text(_HOST)
     found = weft.estimate(path)

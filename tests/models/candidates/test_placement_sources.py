@@ -79,18 +79,15 @@ def test_what_an_operator_graph_needs_is_said(graph: Path, options: dict[str, ob
         weft.place(graph, **options)  # type: ignore[arg-type]
 
 
-def test_listed_layers_are_no_operators() -> None:
-    spec = parse_spec("name: row\nmodel: {layers: [{name: a, forward: 1 ms, backward: 1 ms}]}\n"
-                      "cluster: {gpus: 1, memory: 1 GiB}\ntraining: {micro_batches: 1}")
-    with pytest.raises(SpecError, match="placing needs operators"):
-        weft.place(spec)
-
-
-def test_a_file_that_is_neither_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "other.json"
-    path.write_text("[1]")
-    with pytest.raises(FormatError, match=r"other\.json"):
-        weft.place(path)
+@pytest.mark.parametrize(("name", "text", "error", "said"), [
+    ("row.yaml", "name: row\nmodel: {layers: [{name: a, forward: 1 ms, backward: 1 ms}]}\n"
+     "cluster: {gpus: 1, memory: 1 GiB}\ntraining: {micro_batches: 1}", SpecError, "placing needs operators"),
+    ("other.json", "[1]", FormatError, r"other\.json")])
+def test_what_has_no_operators_is_refused(tmp_path: Path, name: str, text: str, error: type[Exception],
+                                          said: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(error, match=said):
+        weft.place(tmp_path / name)
 
 
 # -- replicated stages -------------------------------------------------------------------------------------------------

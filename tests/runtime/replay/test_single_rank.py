@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from tests.runtime.measure.test_measure_stages import gpt
 from tests.support.builders import chain, pipeline
+from tests.support.commands import refusal, shows
 from tests.support.examples import slow
 from tests.support.graph_training import training
 from tests.support.paths import ROOT
 from tests.support.steady_costs import steady
 from tests.support.training_graphs import case, varied
-from weft.cli.main import main
 from weft.runtime.interface.precision import MasterWeights
 from weft.runtime.interface.training import Boundary, Training
 from weft.runtime.measure.measure_stages import measure_stages
@@ -167,14 +167,13 @@ def plan_path(tmp_path: Path) -> str:
 
 
 @pytest.mark.slow
-def test_all_ranks_alone_from_the_command_line(plan_path: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["replay", plan_path, "--stages", f"{__name__}:stages", "--rank-alone", "all", "--json",
-                 "--device", "cpu"]) == 0
-    found = json.loads(capsys.readouterr().out)
+def test_all_ranks_alone_from_the_command_line(plan_path: str) -> None:
+    told = shows("replay", plan_path, "--stages", f"{__name__}:stages", "--rank-alone", "all", "--json", "--device",
+                  "cpu")
+    found = json.loads(told)
     assert [row["rank"] for row in found["rows"]] == [0, 1] and found["planned"] == pytest.approx(0.012)
     assert found["step"] > 0 and found["unmeasured"] == []
-    assert main(["replay", plan_path, "--stages", f"{__name__}:stages", "--rank-alone", "1"]) == 0
-    text = capsys.readouterr().out
+    text = shows("replay", plan_path, "--stages", f"{__name__}:stages", "--rank-alone", "1")
     assert "rank 0 as planned" in text and len(text.splitlines()) == 4
 
 
@@ -185,7 +184,5 @@ def test_all_ranks_alone_from_the_command_line(plan_path: str, capsys: pytest.Ca
     (["--rank-alone", "0", "--stages", "a:b", "--transport", "gloo"], "--transport is for ranks that run together"),
     (["--rank-alone", "0", "--stages", "nowhere:b"], "--stages nowhere:b: No module named 'nowhere'"),
     (["--emulate", "--json"], "--device and --json of replay are for --rank-alone")])
-def test_what_cannot_be_run_alone_is_refused(plan_path: str, options: list[str], message: str,
-                                             capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["replay", plan_path, *options]) == 2
-    assert message in capsys.readouterr().err
+def test_what_cannot_be_run_alone_is_refused(plan_path: str, options: list[str], message: str) -> None:
+    assert message in refusal("replay", plan_path, *options)

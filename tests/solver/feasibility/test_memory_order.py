@@ -11,11 +11,11 @@ import weft
 from tests.oracles.generated import Drawn, drawn
 from tests.oracles.whole import fits
 from tests.support.builders import pipeline, v
+from tests.support.commands import refusal, shows
 from tests.support.paths import REPROS
 from weft.app.lib.case import Case, CasePlacement
 from weft.app.lib.options import SearchOptions
 from weft.app.solving.solve import solve_case
-from weft.cli.main import main
 from weft.solver.baselines.lib import sequential
 from weft.solver.bounds.load import load_bound
 from weft.solver.cpsat.budget import Budget
@@ -171,15 +171,14 @@ def undecided(monkeypatch: pytest.MonkeyPatch) -> Problem:
     return repro("gives-before-it-takes")
 
 
-def test_nothing_is_called_impossible_without_a_proof(undecided: Problem, tmp_path: Path,
-                                                      capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_called_impossible_without_a_proof(undecided: Problem, tmp_path: Path) -> None:
     with pytest.raises(NoneFound, match="not proven that there is none; give it more time or memory"):
         solve(undecided, 2, effort=1)
     save_problem(undecided, tmp_path / "problem.json")
-    assert main(["solve", str(tmp_path / "problem.json"), "-n", "2", "--effort", "1", "--quiet"]) == 1
-    assert "was found within the limit" in capsys.readouterr().err
-    assert main(["explain", str(tmp_path / "problem.json"), "-n", "2", "--effort", "1", "--quiet", "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["refusal"]["proven"] is False
+    said = refusal("solve", tmp_path / "problem.json", "-n", "2", "--effort", "1", "--quiet", status=1)
+    assert "was found within the limit" in said
+    told = shows("explain", tmp_path / "problem.json", "-n", "2", "--effort", "1", "--quiet", "--json", status=1)
+    assert json.loads(told)["refusal"]["proven"] is False
     with pytest.raises(NoneFound):
         weft.latency(undecided, period=100, effort=1)
 

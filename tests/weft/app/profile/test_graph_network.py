@@ -14,10 +14,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import weft
+from tests.support.commands import refusal, shows
 from tests.support.graph_networks import odd_graph
 from tests.support.operation_counts import OperationCounts
 from weft.app.profile.graph_network import FUSED, GraphNetworkStages, StageFigures, stage_runs
-from weft.cli.main import main
 from weft.models.graph_network.graph import Graph, drawn_graph
 from weft.models.graph_network.layers import KINDS, LayerShape, WorkCounts
 from weft.runtime.graph_network.layers import ready
@@ -87,15 +87,14 @@ def test_seconds_take_the_fused_stage_for_the_three_it_replaces() -> None:
     assert found.seconds(fused=True) == {"scatter": 0, "apply_edge": 0, "gather": 7, "apply_vertex": 12, FUSED: 0.5}
 
 
-def test_profile_of_a_graph_network(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_profile_of_a_graph_network(tmp_path: Path) -> None:
     graph = odd_graph()
     np.savez(tmp_path / "g.npz", source=graph.source, target=graph.target, vertices=40,
              features=np.ones((40, 6), np.float32), label=np.zeros(40, np.int64))
     asked = ["profile", "--graph-network", "gcn", f"{tmp_path}/g.npz", "--repeats", "1"]
-    assert main([*asked, "-o", f"{tmp_path}/stages.svg"]) == 0
-    assert "apply vertex" in capsys.readouterr().out and "fused" in (tmp_path / "stages.svg").read_text()
-    assert main([*asked, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    told = shows(*asked, "-o", f"{tmp_path}/stages.svg")
+    assert "apply vertex" in told and "fused" in (tmp_path / "stages.svg").read_text()
+    found = json.loads(shows(*asked, "--json"))
     assert found["format"] == "weft.graph-network-stages/1"
     assert [stage["stage"] for stage in found["stages"]] == 2 * [
         "scatter", "apply_edge", "gather", "apply_vertex", "fused"]
@@ -110,5 +109,4 @@ def test_profile_of_a_graph_network(tmp_path: Path, capsys: pytest.CaptureFixtur
                         (["gcn"], "gcn needs a graph"), (["gcn", "no.npz"], "no such file"),
                         (["gcn", f"{tmp_path}/g.npz", "--stages", "a:b"], "goes with neither --stages nor --problem"),
                         ([*asked[2:4], "-o", "x.txt"], "x.txt")):
-        assert main(["profile", "--graph-network", *wrong]) == 2
-        assert said in capsys.readouterr().err
+        assert said in refusal("profile", "--graph-network", *wrong)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import weft
+from tests.support.commands import refusal, shows
 from tests.support.examples import slow
 from tests.support.shared_periods import compared
 from tests.support.sharing import one_gpu, random_jobs
@@ -161,11 +162,10 @@ def files(folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_command_writes_a_schedule_that_others_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_a_schedule_that_others_read(tmp_path: Path) -> None:
     out = str(tmp_path / "shared.json")
-    assert main(["share", *files(tmp_path), "--ratio", "1:1", "--quiet", "--time-limit", "20", "-o", out, "-o",
-                 str(tmp_path / "shared.svg")]) == 0
-    told = capsys.readouterr().out
+    told = shows("share", *files(tmp_path), "--ratio", "1:1", "--quiet", "--time-limit", "20", "-o", out, "-o",
+                  tmp_path / "shared.svg")
     assert "1:1 steps every 15 ms, proven the least" in told and "x 1.467 as fast as in turn" in told
     schedule = load_schedule(out)
     assert schedule.period == 15 and schedule.solver["share"]["ratio"] == [1, 1]
@@ -177,13 +177,8 @@ def test_the_command_writes_a_schedule_that_others_read(tmp_path: Path, capsys: 
 @pytest.mark.parametrize(("arguments", "status", "message"), [
     (["--ratio", "1.5:1"], 2, "never align"), (["--max-slowdown", "1.2"], 1, "no job may get slower than asked"),
     (["--max-slowdown", "=2"], 2, "job=number"), (["-o", "x.yaml"], 2, "a schedule is written as")])
-def test_the_command_refuses_in_a_sentence(arguments: list[str], status: int, message: str, tmp_path: Path,
-                                           capsys: pytest.CaptureFixture[str]) -> None:
-    try:
-        found = main(["share", *files(tmp_path), "--quiet", *arguments])
-    except SystemExit as ended:
-        found = int(str(ended.code))
-    assert found == status and message in capsys.readouterr().err
+def test_the_command_refuses_in_a_sentence(arguments: list[str], status: int, message: str, tmp_path: Path) -> None:
+    assert message in refusal("share", *files(tmp_path), "--quiet", *arguments, status=status)
 
 
 def test_more_rounds_than_can_be_searched_are_refused() -> None:

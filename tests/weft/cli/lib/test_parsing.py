@@ -8,19 +8,11 @@ import sys
 
 import pytest
 
+from tests.support.commands import refusal, shows
 from weft.cli.commands import GROUPS, commands
 from weft.cli.lib.parsing import describe
-from weft.cli.main import main
 
 HEAVY = {"altair", "networkx", "numpy", "ortools", "pandas", "pydantic", "rich", "torch", "yaml"}
-
-
-def said(arguments: list[str], capsys: pytest.CaptureFixture[str], status: int) -> str:
-    with pytest.raises(SystemExit) as exit_:
-        main(arguments)
-    assert exit_.value.code == status
-    captured = capsys.readouterr()
-    return captured.out if status == 0 else captured.err
 
 
 def parser_of(name: str) -> argparse.ArgumentParser:
@@ -44,8 +36,8 @@ def test_a_command_s_help_imports_no_other_command() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=600, capture_output=True)
 
 
-def test_the_overview_is_one_screen_with_every_command_in_its_group(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = said(["--help"], capsys, 0).splitlines()
+def test_the_overview_is_one_screen_with_every_command_in_its_group() -> None:
+    lines = shows("--help").splitlines()
     assert len(lines) == 1 + len(commands()) and max(map(len, lines)) <= 80  # and a line of how to go on
     assert [line[9:].split()[0] for line in lines[1:]] == list(commands())
     assert [line.split()[0] for line in lines[1:] if not line.startswith(" ")] == list(GROUPS)
@@ -61,15 +53,14 @@ def test_the_overview_is_one_screen_with_every_command_in_its_group(capsys: pyte
     (["export", "s.json", "--to", "megatron", "-o", "s"], "there is no option --to"),
     (["sweep", "--memroy=3"], "there is no option --memroy; did you mean '--memory'?"),
 ])
-def test_what_was_meant_is_proposed(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert words in said(arguments, capsys, 2)
+def test_what_was_meant_is_proposed(arguments: list[str], words: str) -> None:
+    assert words in refusal(*arguments)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_knows_every_command_and_option(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_completion_knows_every_command_and_option(shell: str) -> None:
     pytest.importorskip("shtab")
-    assert main(["completion", shell]) == 0
-    script = capsys.readouterr().out
+    script = shows("completion", shell)
     for name in commands():
         assert name in script
         for action in parser_of(name)._actions:
