@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from tests.oracles.whole import least_makespan
 from tests.support.builders import chain, pipeline
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from weft.solver.diagnose.sensitivity import changes
 from weft.solver.io.problem_files import problem_from_json, problem_to_json
 from weft.solver.judge.validate import validate
@@ -85,8 +85,7 @@ def test_what_must_be_on_the_device_at_once_is_not_offloaded_away() -> None:
         solve(train(2, 9, [0]), 1, effort=2.0)
 
 
-@settings(max_examples=examples(25))
-@given(st.data())
+@for_all(st.data(), tries=25)
 def test_tiny_problems_with_offloads_are_solved_to_the_optimum(data: st.DataObject) -> None:
     """One stage over two micro-batches, or two stages over one, against every order there is."""
     stages = data.draw(st.integers(1, 2))

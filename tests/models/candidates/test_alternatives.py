@@ -6,10 +6,9 @@ from dataclasses import replace
 from itertools import accumulate, islice
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from weft.models.candidates.alternatives import (
     OpenCandidate,
     activations_choice,
@@ -86,8 +85,7 @@ def test_all_stages_alike_are_the_placement_of_today(way: str, run: str, backwar
     assert compared
 
 
-@settings(max_examples=examples(25))
-@given(st.integers(2, 3), st.sampled_from([400, 4000]), st.data())
+@for_all(st.integers(2, 3), st.sampled_from([400, 4000]), st.data(), tries=25)
 def test_every_assignment_is_what_its_stages_make(gpus: int, held: int, data: st.DataObject) -> None:
     """Stages that keep and stages that recompute in one split, as :func:`candidate_of` puts them together."""
     spec, again = small(gpus=gpus, held=held), small(gpus=gpus, held=held, run=AGAIN)
@@ -107,8 +105,7 @@ def test_every_assignment_is_what_its_stages_make(gpus: int, held: int, data: st
     assert unnamed(found.problem.under(options).plain()) == unnamed(mixed.problem)
 
 
-@settings(max_examples=examples(25))
-@given(st.integers(0, 10**6))
+@for_all(st.integers(0, 10**6), tries=25)
 def test_all_memory_is_given_back(number: int) -> None:
     spec = with_choices("activations, backward", host="1 MB/s")
     for found in open_candidates(spec):

@@ -5,11 +5,10 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.communication import error, random_pass, random_program
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from weft.models.communication.interpreter import random_values
 from weft.models.communication.program import CommunicationError
 
@@ -31,8 +30,7 @@ def changed(seed: int, passes: int = 10) -> Counter[str]:
     return found
 
 
-@settings(max_examples=examples(75))
-@given(st.integers(0, 2**32))
+@for_all(st.integers(0, 2**32), tries=75)
 def test_legal_passes_keep_the_values(seed: int) -> None:
     changed(seed)
 

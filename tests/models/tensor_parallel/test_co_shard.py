@@ -6,12 +6,11 @@ import itertools
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft
 from tests.oracles.exchanges import co_shard_faults
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from weft.app.lib.verdicts import choice_lines
 from weft.models.candidates.stages import Stages, static_bytes
 from weft.models.graph.operators import OperatorGraph, Work
@@ -120,9 +119,8 @@ def test_what_does_not_divide_stays_whole() -> None:
     assert parted(graph, {"attention": 4}) is None and parted(graph, {}) is None
 
 
-@settings(max_examples=examples(40))
-@given(st.integers(1, 3), st.sampled_from([2, 4, 8]), st.sampled_from([16, 48]), st.sampled_from(["gelu", "swiglu"]),
-       st.booleans(), st.booleans(), st.booleans())
+@for_all(st.integers(1, 3), st.sampled_from([2, 4, 8]), st.sampled_from([16, 48]), st.sampled_from(["gelu", "swiglu"]),
+         st.booleans(), st.booleans(), st.booleans(), tries=40)
 def test_any_layer_in_parts_passes_the_check_and_keeps_less(batch: int, heads: int, sequence: int, kind: str,
                                                             parallel: bool, dropout: bool, rotary: bool) -> None:
     """Against tensors played through one by one; and no part's peak is above that of fewer parts."""

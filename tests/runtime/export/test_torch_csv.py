@@ -6,11 +6,11 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.builders import both_ways, chain, pipeline, v
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from tests.support.strategies import in_order, pipelines
 from tests.support.tessel_shapes import shape
 from weft.runtime.export.refusal import ExportError
@@ -91,8 +91,7 @@ def test_outputs_that_would_meet_other_targets_are_refused() -> None:
         torch_csv(swapped)
 
 
-@settings(max_examples=examples(60))
-@given(problem=pipelines(), micro_batches=st.integers(1, 5), data=st.data())
+@for_all(problem=pipelines(), micro_batches=st.integers(1, 5), data=st.data(), tries=60)
 def test_a_schedule_comes_back_as_it_was(problem: Problem, micro_batches: int, data: st.DataObject) -> None:
     schedule = data.draw(in_order(problem, micro_batches))
     version = data.draw(st.sampled_from(VERSIONS))
@@ -188,8 +187,7 @@ def test_actions_print_and_parse_back(action: TorchAction) -> None:
     assert parse_cell("") == ()
 
 
-@settings(max_examples=examples(100))
-@given(data=st.data())
+@for_all(data=st.data(), tries=100)
 def test_a_file_with_a_fault_is_refused_or_still_a_schedule(data: st.DataObject) -> None:
     """One cell lost, doubled, swapped with another, or of another word: a sentence, never a traceback; and what passes
     is a complete schedule in which every gradient is still reduced once."""

@@ -16,14 +16,13 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
 import weft
 from tests.support.agreements import CPU, WIDTH, a_plan, layers, measured, sign, training_of
 from tests.support.builders import chain, pipeline
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from tests.support.exported_models import MODELS, Tied
 from tests.support.ranks import launch_forked
 from weft.cli.main import main
@@ -65,8 +64,8 @@ def test_another_cut_than_the_plan_s_is_refused() -> None:
         require_allowed(plan, facts, None, told.append)
 
 
-@settings(max_examples=examples(int(os.environ.get("WEFT_CUTS", "60"))))
-@given(st.lists(st.integers(1, 3), min_size=2, max_size=7), st.data())
+@for_all(st.lists(st.integers(1, 3), min_size=2, max_size=7), st.data(),
+         tries=int(os.environ.get("WEFT_CUTS", "60")))
 def test_only_the_stages_that_were_planned_are_accepted(sizes: list[int], data: st.DataObject) -> None:
     """Layers of several widths, cut at random: nothing is said if and only if each stage has what it was planned with
     (a cut elsewhere may put as many parameters into each)."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
 
 from tests.support.builders import chain, pipeline
 from tests.support.class_runs import pipeline_of_lengths
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from tests.support.wide_problems import wide_runs
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
 from weft.solver.baselines.on_rounds import baseline_on_rounds, best_on_rounds, known_on_rounds, stand_ins
@@ -98,8 +97,7 @@ def test_what_no_known_schedule_is_for_says_so() -> None:
         baseline_on_rounds("zb", Rounds(wide, run))
 
 
-@given(wide_runs(choices=False, classes=True, jobs=True))
-@settings(max_examples=examples(25))
+@for_all(wide_runs(choices=False, classes=True, jobs=True), tries=25)
 def test_of_any_run_what_is_made_is_a_schedule(drawn: tuple[WideProblem, Run]) -> None:
     wide, run = drawn
     rounds = Rounds(wide, run)

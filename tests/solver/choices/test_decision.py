@@ -6,12 +6,12 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from tests.support.alternatives import drawn_alternatives, least_over
 from tests.support.class_runs import any_orders, best_of_orders, drawn_pipeline
-from tests.support.examples import examples, slow
+from tests.support.examples import for_all, slow
 from tests.support.wide_problems import drawn_run, drawn_wide, keep_or_recompute
 from weft.solver.choices.decision import Leaves, Taken, carried, scheduled
 from weft.solver.choices.node import ChoiceNode
@@ -69,8 +69,7 @@ def test_it_ends_at_the_best_of_all_options(seed: int) -> None:
 
 
 @pytest.mark.random
-@given(st.integers(0, 10**6), st.sampled_from(["choices", "classes", "jobs", "lanes"]), st.booleans())
-@settings(max_examples=examples(25))
+@for_all(st.integers(0, 10**6), st.sampled_from(["choices", "classes", "jobs", "lanes"]), st.booleans(), tries=25)
 def test_what_leaves_it_is_judged_and_of_the_assignment_it_says(seed: int, also: str, alternatives: bool) -> None:
     if alternatives:
         problem = drawn_alternatives(seed, classes=also == "classes", jobs=also == "jobs", lanes=also == "lanes")

@@ -6,11 +6,11 @@ from itertools import pairwise
 from math import isinf
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from tests.support.alternatives import drawn_alternatives, least_over
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from tests.support.wide_problems import drawn_run, keep_or_recompute, wide_runs
 from weft.solver.choices.solve import solve_wide
 from weft.solver.judge.choice_rules import violations_of_choice
@@ -53,14 +53,12 @@ def _assert_options(found: Schedule, problem: WideProblem, run: Run) -> None:
         assert row["makespan"] is None or row["makespan"] >= best * (1 - 1e-9)
 
 
-@settings(max_examples=examples(20))
-@given(wide_runs())
+@for_all(wide_runs(), tries=20)
 def test_it_is_brute_force(drawn: tuple[WideProblem, Run]) -> None:
     _assert_best(*drawn)
 
 
-@settings(max_examples=examples(12))
-@given(st.integers(0, 10**6), st.sampled_from(["plain", "classes", "jobs", "lanes"]))
+@for_all(st.integers(0, 10**6), st.sampled_from(["plain", "classes", "jobs", "lanes"]), tries=12)
 def test_it_is_brute_force_on_all_kinds_of_options(seed: int, kind: str) -> None:
     problem = drawn_alternatives(seed, classes=kind == "classes", jobs=kind == "jobs", lanes=kind == "lanes")
     run = drawn_run(problem, seed)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from math import isinf
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from tests.oracles.whole import TooLarge, least_makespan
 from tests.support.alternatives import drawn_alternatives, least_over
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from tests.support.wide_problems import drawn_run, wide_runs
 from weft.solver.choices.whole_model import WholeAnswer, is_small, solve_whole
 from weft.solver.cpsat.budget import Budget
@@ -39,14 +39,12 @@ def _assert_best(found: WholeAnswer | None, best: float) -> None:
         validate(found.schedule)
 
 
-@settings(max_examples=examples(40))
-@given(wide_runs())
+@for_all(wide_runs(), tries=40)
 def test_it_is_brute_force(drawn: tuple[WideProblem, Run]) -> None:
     _assert_best(solve_whole(*drawn, Budget(60)), _by_brute_force(*drawn))
 
 
-@settings(max_examples=examples(25))
-@given(st.integers(0, 10**6), st.sampled_from(["plain", "classes", "jobs"]))
+@for_all(st.integers(0, 10**6), st.sampled_from(["plain", "classes", "jobs"]), tries=25)
 def test_it_is_brute_force_on_all_kinds_of_options(seed: int, kind: str) -> None:
     problem = drawn_alternatives(seed, classes=kind == "classes", jobs=kind == "jobs")
     run = drawn_run(problem, seed)
@@ -54,8 +52,7 @@ def test_it_is_brute_force_on_all_kinds_of_options(seed: int, kind: str) -> None
     _assert_best(solve_whole(problem, run, Budget(60)), _by_brute_force(problem, run))
 
 
-@settings(max_examples=examples(10))
-@given(st.integers(0, 10**6))
+@for_all(st.integers(0, 10**6), tries=10)
 def test_lanes(seed: int) -> None:
     problem = drawn_alternatives(seed, lanes=True)
     run = drawn_run(problem, seed)

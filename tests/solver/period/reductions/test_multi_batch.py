@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume
 
 from tests.support.builders import chain, pipeline
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from tests.support.strategies import Case, cases
 from weft.solver.bounds import steady_bound
 from weft.solver.cpsat.budget import Budget
@@ -70,8 +70,7 @@ def test_an_output_is_sent_in_the_same_order_in_every_copy() -> None:
     assert retime(many.instance, many.period, many.starts, 2).rate == 4
 
 
-@settings(max_examples=examples(60))
-@given(cases(max_devices=3, max_blocks=5, balanced=True))
+@for_all(cases(max_devices=3, max_blocks=5, balanced=True), tries=60)
 def test_copies_of_a_periodic_schedule_keep_its_rate(case: Case) -> None:
     """Links and waits across micro-batches included: re-timed in copies, the order is no slower, and it is valid."""
     instance = TickProblem.of(case.problem)

@@ -7,9 +7,8 @@ import itertools
 import random
 
 import pytest
-from hypothesis import given, settings
 
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from tests.support.placements import chain, graph
 from tests.support.replicated_stages import every_row, load, problems, shared
 from weft.solver.cpsat.budget import Budget
@@ -47,8 +46,7 @@ def test_stages_on_several_devices_of_several_kinds_are_the_best_of_their_order(
     assert found is not None and found.value == pytest.approx(min(loads))
 
 
-@settings(max_examples=examples(60))
-@given(problems())
+@for_all(problems(), tries=60)
 def test_rows_of_replicated_stages_are_the_best_of_all_rows_and_of_an_order(problem: PlacementProblem) -> None:
     rows, in_order = [], []
     for parts, on in every_row(problem):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume
 from hypothesis import strategies as st
 
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from tests.support.replicated_stages import every_row, load, problems
 from weft.solver.cpsat.budget import Budget
 from weft.solver.placement import judge
@@ -21,8 +21,7 @@ from weft.solver.placement.groups import groups_of
 from weft.solver.placement.problem import PlacementProblem
 
 
-@settings(max_examples=examples(60))
-@given(problems(least=1), st.integers(1, 4))
+@for_all(problems(least=1), st.integers(1, 4), tries=60)
 def test_no_step_of_a_graph_of_stages_is_shorter_than_the_bound(problem: PlacementProblem, count: int) -> None:
     """Against 1F1B on every graph of stages, and against the formula evaluated for every one of them."""
     problem = dataclasses.replace(problem, micro_batches=count)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
 
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from tests.support.placements import best_load
 from tests.support.stage_graphs import EFFORT, forks, problems
 from weft.solver.cpsat.budget import Budget
@@ -18,8 +17,7 @@ from weft.solver.placement.groups import groups_of
 from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem
 
 
-@settings(max_examples=examples(60))
-@given(problems())
+@for_all(problems(), tries=60)
 def test_levels_in_a_row_are_the_best_stages_in_a_row(problem: PlacementProblem) -> None:
     groups = groups_of(problem)
     found = levels(groups, Budget(), LevelGoal(least=simple_bound(groups), in_a_row=True))
