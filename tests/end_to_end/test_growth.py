@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.builders import valid
 from tests.support.examples import slow
 from tests.support.large_problems import chain, everywhere, folded, random_graph, wide_m
 from weft.solver.baselines.lib.sequential import in_sequence
@@ -83,8 +84,7 @@ def test_what_is_told_of_a_schedule_takes_n_log_n(name: str) -> None:
 
         orders = in_sequence(problem, micro_batches)
         assert orders is not None
-        schedule = Schedule(problem, micro_batches, time_orders(problem, micro_batches, orders), 0.0)
-        validate(schedule)
+        schedule = valid(Schedule(problem, micro_batches, time_orders(problem, micro_batches, orders), 0.0))
         assert schedule.bubble and schedule.peak_memory
         validate(schedule_from_json(schedule_to_json(schedule)))
 

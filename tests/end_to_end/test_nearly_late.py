@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import weft
-from tests.support.builders import TINY_SPEC, chain, pipeline
+from tests.support.builders import TINY_SPEC, chain, pipeline, valid
 from tests.support.examples import slow
 from tests.support.programs import mlp
 from weft import communication as comm
@@ -77,8 +77,7 @@ def _problem() -> Problem:
 
 def _solve() -> None:
     for source in (parse_spec(TINY_SPEC), _problem()):
-        found = weft.solve(source, micro_batches=4, time_limit=LIMIT)
-        validate(found)
+        found = valid(weft.solve(source, micro_batches=4, time_limit=LIMIT))
         _bounded(found.makespan, found.makespan_bound)
 
 

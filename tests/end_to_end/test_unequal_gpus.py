@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import weft
+from tests.support.builders import valid
 from tests.support.commands import refusal
 from weft.cli.main import main
-from weft.solver.judge.validate import validate
 
 SPEC = """\
 name: unequal
@@ -24,8 +24,7 @@ placement: {backward: [full], shapes: [chain, v, loop]}
 def test_unequal_gpus_are_scheduled_judged_checked_and_planned(tmp_path: Path) -> None:
     spec, out = tmp_path / "spec.yaml", tmp_path / "schedule.json"
     spec.write_text(SPEC)
-    schedule = weft.solve(spec, effort=0.5)
-    validate(schedule)
+    schedule = valid(weft.solve(spec, effort=0.5))
     assert schedule.makespan_bound <= schedule.makespan
     assert main(["solve", str(spec), "--effort", "0.5", "-o", str(out)]) == 0
     assert main(["check", str(out)]) == 0

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import weft.solver.bounds.makespan
 from tests.oracles.whole import least_makespan
+from tests.support.builders import published
 from tests.support.examples import for_all
 from tests.support.strategies import Case, cases, pipelines, schedules
-from weft.solver.baselines import BASELINES, NotApplicable
 from weft.solver.bounds import makespan_bound, steady_bound
 from weft.solver.bounds.heads import heads, tails
 from weft.solver.bounds.load import load_bound
@@ -24,7 +24,6 @@ from weft.solver.relations.graph import barriers, graph_of, without_barriers
 from weft.solver.relations.implied_order import implied_order
 from weft.solver.schedule import Schedule
 from weft.solver.ticks import TickProblem
-from weft.solver.timing import time_orders
 
 
 @st.composite
@@ -69,12 +68,7 @@ def test_every_schedule_keeps_the_implied_order_heads_and_tails(schedule: Schedu
 
 @for_all(spread_pipelines(), st.integers(2, 8), tries=50)
 def test_known_schedules_under_tight_memory_keep_the_implied_order_heads_and_tails(problem: Problem, n: int) -> None:
-    for entry in BASELINES.values():
-        try:
-            orders = entry.orders(problem, n)
-        except NotApplicable:
-            continue
-        schedule = Schedule(problem, n, time_orders(problem, n, orders), 0.0)
+    for schedule in published(problem, n).values():
         if not violations(schedule, limit=1):
             _check(schedule)
 

@@ -11,21 +11,18 @@ from hypothesis import strategies as st
 
 from tests.oracles.brute import least_whole_period
 from tests.oracles.whole import least_makespan
+from tests.support.builders import published, valid
 from tests.support.examples import for_all
 from tests.support.strategies import Case, cases, pipelines, problems
-from weft.solver.baselines import BASELINES, NotApplicable
 from weft.solver.bounds import steady_bound
 from weft.solver.cpsat.budget import Budget
-from weft.solver.judge.validate import validate
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.search import find_period
 from weft.solver.problem import Problem
 from weft.solver.relations.min_dist import least_open_period, takes_before_giving
-from weft.solver.schedule import Schedule
 from weft.solver.step.search import Infeasible, solve
 from weft.solver.step.stretch import unroll
 from weft.solver.ticks import TickProblem
-from weft.solver.timing import time_orders
 
 
 @for_all(cases(max_devices=3, max_blocks=4, max_micro_batches=2), tries=75)
@@ -55,15 +52,9 @@ def test_the_period_of_a_tiny_problem_is_the_shortest(case: Case, workers: int) 
 
 @for_all(cases(max_blocks=6, max_micro_batches=6), tries=60)
 def test_every_solution_is_valid_bounded_and_no_worse_than_a_baseline(case: Case) -> None:
-    schedule = solve(case.problem, case.micro_batches, time_limit=3000, effort=0.3)
-    validate(schedule)
+    schedule = valid(solve(case.problem, case.micro_batches, time_limit=3000, effort=0.3))
     assert schedule.makespan_bound <= schedule.makespan
-    for entry in BASELINES.values():
-        try:
-            orders = entry.orders(case.problem, case.micro_batches)
-        except NotApplicable:
-            continue
-        rival = Schedule(case.problem, case.micro_batches, time_orders(case.problem, case.micro_batches, orders), 0.0)
+    for rival in published(case.problem, case.micro_batches).values():
         if all(device.memory is None or Fraction(str(peak)) <= Fraction(str(device.memory))
                for device, peak in zip(case.problem.devices, rival.peak_memory, strict=True)):
             assert schedule.makespan <= rival.makespan * (1 + 1e-9)

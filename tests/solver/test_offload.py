@@ -10,11 +10,10 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from tests.oracles.whole import least_makespan
-from tests.support.builders import chain, pipeline
+from tests.support.builders import chain, pipeline, valid
 from tests.support.examples import for_all
 from weft.solver.diagnose.sensitivity import changes
 from weft.solver.io.problem_files import problem_from_json, problem_to_json
-from weft.solver.judge.validate import validate
 from weft.solver.offload import Offload, host_links, with_offloads
 from weft.solver.problem import Problem, ProblemError
 from weft.solver.schedule import Schedule
@@ -47,8 +46,7 @@ def held(schedule: Schedule, stage: int, kept: float, size: float) -> float:
 @pytest.mark.parametrize(("size", "seconds", "memory"), [(10, 0.8, 20), (7, 0.8, 24), (10, 1.4, 30), (4, 2.5, 40)])
 def test_bytes_are_held_until_they_have_left_and_from_before_they_come_back(size: float, seconds: float,
                                                                             memory: float) -> None:
-    schedule = solve(train(3, memory, [0, 1], size=size, seconds=seconds), 6, effort=2.0)
-    validate(schedule)
+    schedule = valid(solve(train(3, memory, [0, 1], size=size, seconds=seconds), 6, effort=2.0))
     for stage in (0, 1):
         assert schedule.peak_memory[stage] == pytest.approx(held(schedule, stage, 10, size))
     at = {(schedule.problem.blocks[o.block].name, o.micro_batch): o for o in schedule.operations}

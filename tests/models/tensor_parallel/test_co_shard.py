@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import weft
 from tests.oracles.exchanges import co_shard_faults
+from tests.support.builders import valid
 from tests.support.examples import for_all
 from weft.app.lib.verdicts import choice_lines
 from weft.models.candidates.stages import Stages, static_bytes
@@ -182,8 +183,7 @@ def test_what_fits_in_no_other_way_on_one_gpu_a_stage_fits_in_parts() -> None:
     cluster = "placement: {co_shard: [2, 4], shapes: [chain, groups, tensor]}"
     spec = parse_spec(LONG.format(memory="420 MiB", recompute="true", parts="[]").replace(
         "placement: {co_shard: []}", cluster))
-    schedule = weft.solve(spec, effort=0.2)
-    validate(schedule)
+    schedule = valid(weft.solve(spec, effort=0.2))
     assert schedule.solver["placement"].startswith("chain, 2 stages on 1 GPU each, with attention in 2 parts, ")
     assert {parts["parts"] for parts in schedule.solver["co_shard"]} == {"attention in 2 parts"}
     assert all(parts["seconds_more"] > 0 and parts["workspace_less"] > 0 and parts["kept_less"] == 0

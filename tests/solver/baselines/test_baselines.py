@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.builders import chain, loop, pipeline, v
+from tests.support.builders import chain, loop, pipeline, v, valid
 from tests.support.loading import loaded_after
 from weft.solver.baselines import BASELINES, NotApplicable, baseline, steady_period
 from weft.solver.baselines.lib import sequential
@@ -192,14 +192,12 @@ def test_greedy_ties_with_1f1b_where_that_is_best() -> None:
 
 
 def test_greedy_uses_half_the_memory_when_there_is_no_more() -> None:
-    schedule = baseline("greedy", pipeline(v(4), split=(1, 1), memory=4), 16)
-    validate(schedule)
+    schedule = valid(baseline("greedy", pipeline(v(4), split=(1, 1), memory=4), 16))
     assert schedule.makespan < 16 * 18 / 2  # one at a time takes 17 or 18 each
 
 
 def test_greedy_with_many_micro_batches_tries_its_settings_on_few() -> None:
-    schedule = baseline("greedy", pipeline(chain(4), memory=4), 500)
-    validate(schedule)
+    schedule = valid(baseline("greedy", pipeline(chain(4), memory=4), 500))
     assert schedule.makespan == 500 * 3 + 9
 
 

@@ -10,11 +10,11 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from tests.support.alternatives import drawn_alternatives, least_over
+from tests.support.builders import valid
 from tests.support.examples import for_all
 from tests.support.wide_problems import drawn_run, keep_or_recompute, wide_runs
 from weft.solver.choices.solve import solve_wide
 from weft.solver.judge.choice_rules import violations_of_choice
-from weft.solver.judge.validate import validate
 from weft.solver.problem import BlockKind, Device, ProblemError
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Infeasible, NoneFound, solve
@@ -30,8 +30,7 @@ def _assert_best(problem: WideProblem, run: Run, objective: str = "makespan") ->
             solve_wide(problem, run, objective=objective, effort=20.0)
         assert not isinstance(refusal.value, NoneFound)
         return
-    found = solve_wide(problem, run, objective=objective, effort=20.0)
-    validate(found)
+    found = valid(solve_wide(problem, run, objective=objective, effort=20.0))
     assert not violations_of_choice(found, problem)
     assert found.value == pytest.approx(best) == found.value_bound
     _assert_options(found, problem, run)
@@ -76,8 +75,7 @@ def test_spans(seed: int) -> None:
 def test_rates(seed: int) -> None:
     problem = keep_or_recompute(seed)
     run = Run.of(problem, 12)
-    found = solve_wide(problem, run, objective="rate", effort=10.0)
-    validate(found)
+    found = valid(solve_wide(problem, run, objective="rate", effort=10.0))
     best = min(solve(problem.under(options).plain(), 12, objective="rate", effort=10.0).value
                for options in problem.assignments)
     assert found.value_bound <= best * (1 + 1e-9) and found.value == pytest.approx(best)

@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import assume
 
-from tests.support.builders import chain, pipeline
+from tests.support.builders import chain, pipeline, valid
 from tests.support.examples import for_all
 from tests.support.strategies import Case, cases, schedules
 from tests.support.tessel_shapes import shape
@@ -220,9 +220,8 @@ def test_memory_that_another_lane_gives_back_closes_a_cycle() -> None:
         Block("F", BlockKind.FORWARD, (0,), 1, (1,)),
         Block("O", BlockKind.OTHER, (1,), 2, (-1,), after=(Dependency("F"),))))
     operations = [Operation(b, m, 3 * m + b, 3 * m + 1 + 2 * b) for m in range(6) for b in (0, 1)]
-    schedule = Schedule(problem, 6, tuple(operations), 18.0, period=3.0, period_bound=3.0,
-                        repetend=Repetend(first=0, count=6))
-    validate(schedule)
+    schedule = valid(Schedule(problem, 6, tuple(operations), 18.0, period=3.0, period_bound=3.0,
+                              repetend=Repetend(first=0, count=6)))
     cycle = critical_cycle(schedule)
     assert cycle is not None and cycle.period == 3 and cycle.device is None
     assert sorted((wait.source, wait.target, wait.reason, wait.height, wait.device) for wait in cycle.waits) == [

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import weft
-from tests.support.builders import chain, pipeline, v
+from tests.support.builders import chain, pipeline, v, valid
 from tests.support.examples import slow
 from weft.app.lib.case import Case, CasePlacement
 from weft.app.lib.options import SearchOptions
@@ -93,8 +93,7 @@ def test_a_fault_in_a_phase_costs_no_schedule(name: str, calls: int, monkeypatch
     # Longer periods are looked for where nothing beside them has proven the best.
     late = "multi_batch" in name or "longer_periods" in name
     without = {"Moves", "Polish", "Devices"} if late else set()
-    schedule = solve(problem(), COUNT, effort=EFFORT, without=without)
-    validate(schedule)
+    schedule = valid(solve(problem(), COUNT, effort=EFFORT, without=without))
     assert schedule.makespan <= best_without_search() * (1 + 1e-9)
     assert ("Fault: injected" in schedule.solver.get("stopped", "")) == bool(met)
     assert met or calls
@@ -103,8 +102,7 @@ def test_a_fault_in_a_phase_costs_no_schedule(name: str, calls: int, monkeypatch
 @pytest.mark.parametrize("name", [slow(name) if number else name for number, name in enumerate(STARTS)])
 def test_a_known_schedule_that_fails_leaves_the_others(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(STARTS_KNOWN, {**STARTS, name: failing})
-    schedule = solve(problem(), 2, effort=0.01)
-    validate(schedule)
+    schedule = valid(solve(problem(), 2, effort=0.01))
     assert schedule.solver["stopped"].startswith("baselines: Fault")
 
 

@@ -10,6 +10,7 @@ import pytest
 
 import weft
 from tests.oracles.whole import TooLarge, least_makespan
+from tests.support.builders import valid
 from tests.support.cut_specs import MODES, Mode, best_of_all_cuts, drawn_spec, spec_of
 from weft.app.cuts.search import CutDecision, CutSearch, space_title
 from weft.app.cuts.tries import tried
@@ -44,8 +45,7 @@ def test_the_best_over_all_cuts_is_found_and_proven(mode: Mode, shapes: list[str
             with pytest.raises(Infeasible):
                 weft.solve(spec, effort=4.0)
             continue
-        schedule = weft.solve(spec, effort=4.0)
-        validate(schedule)
+        schedule = valid(weft.solve(spec, effort=4.0))
         assert schedule.solver["bound_over_placements"] <= float(best) * EXACT
         assert float(best) / EXACT <= schedule.makespan <= float(best) * EXACT
         assert schedule.solver["bound_over_placements"] >= schedule.makespan / EXACT
@@ -82,8 +82,7 @@ def test_a_given_cut_is_the_only_one(mode: Mode) -> None:
             least = least_makespan(space.candidate(borders).problem, 2, 3_000)
         except TooLarge:
             least = None
-        schedule = weft.solve(spec, effort=1.0)
-        validate(schedule)
+        schedule = valid(weft.solve(spec, effort=1.0))
         assert list(map(len, schedule.solver["layers_of_stage"])) == cut
         assert "every cut" not in schedule.solver["covered"]
         if least is not None:

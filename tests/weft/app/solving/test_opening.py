@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import weft
-from tests.support.builders import TINY_SPEC
+from tests.support.builders import TINY_SPEC, valid
 from tests.support.loading import loaded_after
 from weft.app.lib.case import Case
 from weft.app.lib.options import SearchOptions
@@ -16,7 +16,6 @@ from weft.models.candidates import build
 from weft.models.spec.spec import Spec, SpecError, parse_spec
 from weft.solver.baselines import baseline
 from weft.solver.control.clock import OutOfTime
-from weft.solver.judge.validate import validate
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import NoneFound, Progress
 
@@ -40,8 +39,7 @@ def test_a_schedule_is_there_before_placements_are_listed(error: BaseException, 
     """And it is the answer where listing them is broken off."""
     heard: list[Progress] = []
     monkeypatch.setattr("weft.app.solving.opening.case_of", raising(error))
-    found = solve_source(TINY, None, SearchOptions(), heard.append)
-    validate(found)
+    found = valid(solve_source(TINY, None, SearchOptions(), heard.append))
     assert heard and found.makespan == heard[-1].best.makespan
     assert all(progress.best.value_bound == 0 for progress in heard)  # nothing is known of the other placements
     assert found.solver.get("interrupted", False) == interrupted
