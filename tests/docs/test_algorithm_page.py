@@ -15,7 +15,7 @@ from tests.support.cut_specs import spec_of
 from tests.support.placements import chain as row_of_operators
 from weft.models.cuts.space import orders_of_stages, variants_of
 from weft.models.cuts.spaces import cut_spaces
-from weft.solver.baselines import BASELINES
+from weft.solver import BASELINES, Block, BlockKind, Dependency, Device, Problem, solve
 from weft.solver.bounds import makespan_bound, steady_bound
 from weft.solver.bounds.heads import heads, laid_out, tails
 from weft.solver.bounds.load import load_bound
@@ -47,12 +47,10 @@ from weft.solver.placement.joint.sized import affine
 from weft.solver.placement.joint.step_bound import stage_bounds
 from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, PlacementTensor
 from weft.solver.placement.stage_windows import windows_of
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.relations.graph import graph_of
 from weft.solver.relations.implied_order import implied_order
 from weft.solver.relations.min_dist import least_distances, least_open_period
 from weft.solver.step.edges import complete
-from weft.solver.step.search import solve
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders, time_orders
 from weft.solver.variants.fixed_orders import fitting, makespans

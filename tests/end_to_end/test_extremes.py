@@ -13,10 +13,7 @@ from tests.support.builders import chain, pipeline
 from tests.support.commands import refusal
 from weft.cli.main import main
 from weft.runtime.plan.plan import plan_of
-from weft.solver.baselines import baseline
-from weft.solver.io.problem_files import save_problem
-from weft.solver.io.schedule_files import save_schedule
-from weft.solver.problem import Problem
+from weft.solver import Problem, baseline, save_problem, save_schedule
 
 PLAIN = pipeline(chain(2), memory=2)
 

@@ -21,15 +21,11 @@ from tests.support.ranks import PATIENCE, launch_forked
 from tests.support.stage_modules import LENGTH, VOCABULARY, WIDTH, Embed, Mix
 from tests.support.tessel_shapes import shape
 from tests.support.training_graphs import MODES, SHAPES, case, varied
-from weft.runtime.interface.training import Boundary, Training
-from weft.runtime.plan.plan import Plan, plan_of
+from weft.runtime import Boundary, Plan, Requests, Training, plan_of
 from weft.runtime.ranks.launch import Ended
 from weft.runtime.ranks.session import Session, join
 from weft.runtime.replay.run import run_training
-from weft.runtime.train.requests import Requests
-from weft.solver.baselines import baseline
-from weft.solver.schedule import Schedule
-from weft.solver.timing import time_orders
+from weft.solver import Schedule, baseline, time_orders
 
 pytestmark = pytest.mark.slow
 

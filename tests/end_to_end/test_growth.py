@@ -14,14 +14,10 @@ import pytest
 from tests.support.builders import valid
 from tests.support.examples import slow
 from tests.support.large_problems import chain, everywhere, folded, random_graph, wide_m
+from weft.solver import Budget, Problem, Schedule, time_orders, validate
 from weft.solver.baselines.lib.sequential import in_sequence
-from weft.solver.cpsat.budget import Budget
-from weft.solver.judge.validate import validate
-from weft.solver.problem import Problem
-from weft.solver.schedule import Schedule
 from weft.solver.step import state as state_module
 from weft.solver.step.search import Search
-from weft.solver.timing import time_orders
 
 
 def _bytecodes(work: Callable[[], object]) -> int:

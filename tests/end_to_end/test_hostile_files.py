@@ -15,13 +15,11 @@ from tests.properties.test_input_files import DNN, GRAPH
 from tests.support.commands import refusal
 from tests.support.damage import rewritten
 from tests.support.exported_models import saved_model
-from weft.models.capture.capture import capture_file
+from weft.models import SpecError, capture_file, load_graph, load_spec, parse_spec
 from weft.models.capture.exported import ExportFault
 from weft.models.files.limits import MAX_PROGRAM_BYTES, MAX_SPEC_BYTES
 from weft.models.graph.formats import load_profiled_graph
-from weft.models.graph.operator_files import load_graph
 from weft.models.spec.huggingface import ConfigError, read_config
-from weft.models.spec.spec import SpecError, load_spec, parse_spec
 from weft.models.times.profiles import ProfileError, load_profile
 from weft.solver.io.entries import FormatError
 

@@ -9,10 +9,7 @@ import pytest
 from tests.support.builders import loop, pipeline, v, valid
 from tests.support.examples import slow
 from tests.support.paths import REPROS
-from weft.solver.io.problem_files import load_problem
-from weft.solver.judge.validate import validate
-from weft.solver.problem import Device, Problem
-from weft.solver.step.search import solve
+from weft.solver import Device, Problem, load_problem, solve, validate
 
 
 def with_idle(problem: Problem, every: int) -> Problem:

@@ -25,12 +25,9 @@ from weft.models.layouts.conversion import uniform
 from weft.models.spec.spec import parse_spec
 from weft.models.transform.auditing import breaches
 from weft.models.transform.plan import TransformPlan
+from weft.solver import Budget, NoneFound, Problem, validate, violations
 from weft.solver.control.clock import OutOfTime
-from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.choice_rules import violations_of_choice
-from weft.solver.judge.validate import validate, violations
-from weft.solver.problem import Problem
-from weft.solver.step.search import NoneFound
 
 #: Seconds of each call: what CP-SAT, which has a clock of its own, may take at most.
 LIMIT = 1.0

@@ -22,12 +22,8 @@ from tests.support.strategies import in_order, pipelines
 from weft.runtime.export.torch_actions import TorchVersion
 from weft.runtime.export.torch_csv import save_torch_csv, torch_csv
 from weft.runtime.export.torch_import import parse_table, read_table, schedule_of_table
-from weft.solver.baselines import baseline
-from weft.solver.judge.validate import violations
+from weft.solver import Problem, Schedule, baseline, solve, violations
 from weft.solver.pipeline import Pipeline
-from weft.solver.problem import Problem
-from weft.solver.schedule import Schedule
-from weft.solver.step.search import solve
 
 WIDTH, BATCH = 5, 2
 

@@ -15,14 +15,12 @@ from tests.oracles.whole import least_makespan
 from tests.support.builders import published
 from tests.support.examples import for_all
 from tests.support.strategies import Case, cases, pipelines, schedules
+from weft.solver import Block, BlockKind, Dependency, Problem, Schedule, violations
 from weft.solver.bounds import makespan_bound, steady_bound
 from weft.solver.bounds.heads import heads, tails
 from weft.solver.bounds.load import load_bound
-from weft.solver.judge.validate import violations
-from weft.solver.problem import Block, BlockKind, Dependency, Problem
 from weft.solver.relations.graph import barriers, graph_of, without_barriers
 from weft.solver.relations.implied_order import implied_order
-from weft.solver.schedule import Schedule
 from weft.solver.ticks import TickProblem
 
 

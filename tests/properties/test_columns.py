@@ -12,13 +12,11 @@ from hypothesis import strategies as st
 
 from tests.support.examples import for_all
 from tests.support.strategies import problems, schedules
+from weft.solver import Block, BlockKind, Dependency, Device, Operation, Problem, Schedule, time_orders
 from weft.solver.judge import validate as judge
 from weft.solver.judge.case import JudgedCase, tolerance_of
 from weft.solver.judge.columns import Columns
 from weft.solver.judge.memory_rule import scaled_room
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
-from weft.solver.schedule import Operation, Schedule
-from weft.solver.timing import time_orders
 
 
 def at_once(schedule: Schedule, capacities: bool, in_turn: bool) -> bool | None:

@@ -11,13 +11,11 @@ from hypothesis import strategies as st
 from tests.oracles.brute import least_whole_period
 from tests.support.examples import for_all
 from tests.support.strategies import cases
-from weft.solver.cpsat.budget import Budget
+from weft.solver import Block, BlockKind, Budget, Dependency, Device, Problem, solve
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.reductions.barriers import Contraction
 from weft.solver.period.search import find_period
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.relations.min_dist import least_open_period, takes_before_giving
-from weft.solver.step.search import solve
 from weft.solver.ticks import TickProblem
 
 

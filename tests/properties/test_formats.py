@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from tests.support.examples import for_all
 from tests.support.strategies import problems, schedules
+from weft.solver import Problem, Schedule
 from weft.solver.io.entries import FormatError
 from weft.solver.io.problem_files import problem_from_json, problem_to_json
 from weft.solver.io.schedule_files import schedule_from_json, schedule_to_json
-from weft.solver.problem import Problem
-from weft.solver.schedule import Schedule
 
 
 @for_all(problems(capacities=True), tries=100)

@@ -17,23 +17,19 @@ from hypothesis import strategies as st
 from tests.support.damage import changed, with_program, with_values
 from tests.support.examples import for_all
 from tests.support.exported_models import saved_model
-from weft.models.candidates.estimate import estimate_spec
+from weft.models import Spec, SpecError, capture_file, estimate_spec, model_graph, parse_spec, spec_candidates
 from weft.models.candidates.given_cut import cut_of, most_chunks
 from weft.models.candidates.gpu_costs import family_costs, layer_costs_by_gpu
-from weft.models.candidates.memory_candidates import spec_candidates
 from weft.models.candidates.placement_sources import graph_problem, spec_problem
 from weft.models.candidates.stage_split import NoSplit
-from weft.models.capture.capture import capture_file
 from weft.models.capture.exported import ExportFault
 from weft.models.graph.formats import load_profiled_graph
 from weft.models.graph.operator_files import graph_to_json, load_graph
 from weft.models.graph.operators import OperatorError
 from weft.models.spec.huggingface import ConfigError, read_config
 from weft.models.spec.model_sections import ExplicitModel
-from weft.models.spec.spec import Spec, SpecError, parse_spec
 from weft.models.tensor_parallel.shapes import together
 from weft.models.times.profiles import ProfileError
-from weft.models.zoo.graphs import model_graph
 from weft.solver.io.entries import FormatError
 from weft.solver.placement.memory.plan_memory import NoMemoryPlan
 from weft.solver.placement.problem import PlacementError

@@ -11,10 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.examples import for_all
 from tests.support.strategies import Case, cases, pipelines, schedules
-from weft.solver.baselines import BASELINES, NotApplicable, baseline
-from weft.solver.judge.validate import violations
-from weft.solver.problem import Problem
-from weft.solver.schedule import Operation, Schedule
+from weft.solver import BASELINES, NotApplicable, Operation, Problem, Schedule, baseline, violations
 
 # -- what keeps the rules passes ---------------------------------------------------------------------------------
 

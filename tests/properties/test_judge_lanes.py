@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 
 from tests.support.examples import for_all
 from tests.support.strategies import laned, schedules
-from weft.solver.baselines import NotApplicable, baseline
+from weft.solver import NotApplicable, Schedule, baseline
 from weft.solver.judge import validate as judge
 from weft.solver.judge.case import tolerance_of
 from weft.solver.judge.columns import Columns
 from weft.solver.judge.memory_rule import scaled_room
 from weft.solver.judge.validate import peaks, violations
 from weft.solver.problem import Number
-from weft.solver.schedule import Schedule
 
 
 def exact(value: Number) -> Fraction:

@@ -16,17 +16,14 @@ from tests.support.wide_mutations import MUTATIONS, Mutation
 from tests.support.wide_problems import drawn_run
 from tests.support.wide_schedules import Drawn, drawn_schedule, held
 from weft.app.lib.judged import verdict
+from weft.solver import BlockKind, Device, Infeasible, Repetend, Schedule, time_orders
 from weft.solver.choices.solve import solve_wide
-from weft.solver.feasibility.infeasible import Infeasible
 from weft.solver.io.entries import FormatError
 from weft.solver.io.schedule_files import load_schedule, save_schedule, schedule_from_json, schedule_to_json
 from weft.solver.judge.choice_rules import violations_of_choice
 from weft.solver.judge.claims import judge_claims
 from weft.solver.judge.validate import peaks, violations
 from weft.solver.judge.wide_rules import wide_operations
-from weft.solver.problem import BlockKind, Device
-from weft.solver.schedule import Repetend, Schedule
-from weft.solver.timing import time_orders
 from weft.solver.wide.block import WideBlock
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Rounds, Run

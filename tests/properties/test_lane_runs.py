@@ -22,9 +22,8 @@ from weft.runtime.plan.check_buffers import check_buffers
 from weft.runtime.plan.lanes import memory_waits, queues
 from weft.runtime.plan.plan import Plan, plan_from_json, plan_of, plan_to_json
 from weft.runtime.plan.program import Work
-from weft.solver.feasibility.infeasible import NoneFound
+from weft.solver import NoneFound, Schedule
 from weft.solver.problem import Number, ProblemError
-from weft.solver.schedule import Schedule
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Run
 

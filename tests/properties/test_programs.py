@@ -34,9 +34,8 @@ from weft.runtime.plan.program import (
     parse_instruction,
 )
 from weft.runtime.plan.stage_graph import LETTERS
+from weft.solver import Block, BlockKind, Dependency, Device, Problem, Schedule
 from weft.solver.offload import Offload, with_offloads
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
-from weft.solver.schedule import Schedule
 
 NAMES = st.text(max_size=8)
 COUNTS = st.integers(0, 10**6)

@@ -25,7 +25,7 @@ from tests.support.wide_problems import keep_or_recompute
 from tests.support.wide_schedules import drawn_schedule
 from weft.app.lib.judged import verdict
 from weft.cli.lib.summary import summary
-from weft.solver.baselines import baseline
+from weft.solver import ProblemError, Schedule, baseline, solve, time_orders
 from weft.solver.baselines.rivals.greedy import orders
 from weft.solver.io.entries import FormatError
 from weft.solver.io.problem_files import (
@@ -36,11 +36,7 @@ from weft.solver.io.problem_files import (
     problem_to_json,
 )
 from weft.solver.io.schedule_files import load_schedule, schedule_from_json, schedule_to_json
-from weft.solver.problem import ProblemError
-from weft.solver.schedule import Schedule
-from weft.solver.step.search import solve
 from weft.solver.ticks import TickProblem
-from weft.solver.timing import time_orders
 
 Read = TypeVar("Read")
 

@@ -23,12 +23,11 @@ from tests.properties.test_readers import (
 from tests.support.commands import shows
 from tests.support.strategies import problems, schedules
 from tests.support.wide_schedules import drawn_schedule
+from weft.solver import Problem, Schedule
 from weft.solver.io.entries import FormatError
 from weft.solver.io.problem_files import any_problem_from_json, problem_to_json
 from weft.solver.io.schedule_files import schedule_from_json, schedule_to_json
 from weft.solver.io.schemas import problem_schema, schedule_schema
-from weft.solver.problem import Problem
-from weft.solver.schedule import Schedule
 
 PROBLEM, SCHEDULE = (Draft202012Validator(schema) for schema in (problem_schema(), schedule_schema()))
 

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from tests.oracles.wide import TooLarge, least_over_assignments
 from tests.support.examples import for_all
 from tests.support.wide_problems import drawn_run, vanishing
+from weft.solver import Infeasible, validate
 from weft.solver.choices.sequences.solve import solve_sequence
 from weft.solver.judge.choice_rules import violations_of_choice
-from weft.solver.judge.validate import validate
-from weft.solver.step.search import Infeasible
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Run
 

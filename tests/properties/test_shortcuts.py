@@ -14,17 +14,13 @@ from hypothesis import strategies as st
 
 from tests.support.examples import for_all
 from tests.support.strategies import problems
-from weft.solver import schedule
+from weft.solver import Block, BlockKind, Device, NotApplicable, Operation, Problem, Schedule, schedule, violations
 from weft.solver.baselines.lib import sequential
-from weft.solver.baselines.lib.base import NotApplicable
 from weft.solver.baselines.rivals.greedy import on_every_twin, without_twins
 from weft.solver.baselines.rivals.greedy import orders as greedy_orders
 from weft.solver.io import schedule_files
-from weft.solver.judge.validate import violations
-from weft.solver.problem import Block, BlockKind, Device, Problem
 from weft.solver.relations.graph import RelationGraph, graph_of
 from weft.solver.relations.implied_order import NEVER, Order, implied_order
-from weft.solver.schedule import Operation, Schedule
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders, time_orders
 

@@ -14,14 +14,11 @@ from tests.oracles.whole import least_makespan
 from tests.support.builders import published, valid
 from tests.support.examples import for_all
 from tests.support.strategies import Case, cases, pipelines, problems
+from weft.solver import Budget, Infeasible, Problem, solve, unroll
 from weft.solver.bounds import steady_bound
-from weft.solver.cpsat.budget import Budget
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.search import find_period
-from weft.solver.problem import Problem
 from weft.solver.relations.min_dist import least_open_period, takes_before_giving
-from weft.solver.step.search import Infeasible, solve
-from weft.solver.step.stretch import unroll
 from weft.solver.ticks import TickProblem
 
 

@@ -14,10 +14,7 @@ from tests.support.builders import any_order
 from tests.support.examples import for_all
 from tests.support.threads import run_in_threads
 from tests.support.training_graphs import MODES, Case, graph_problem, varied
-from weft.runtime.interface.training import Boundary, Ports, Training
-from weft.runtime.plan.plan import plan_of
-from weft.runtime.plan.stage_graph import StageGraph
-from weft.runtime.ranks.session import Session
+from weft.runtime import Boundary, Ports, Session, StageGraph, Training, plan_of
 from weft.runtime.train.worker import StageWorker
 
 WIDTH = 3

@@ -5,14 +5,13 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from tests.support.examples import for_all
+from weft.models import DEVICES, model_graph
 from weft.models.candidates.stages import Stages
 from weft.models.graph.operator_files import graph_from_json, graph_to_json
-from weft.models.hardware.devices import DEVICES
 from weft.models.layers.layering import layers_of
 from weft.models.spec.base import Section
 from weft.models.spec.families import GptModel, T5Model
 from weft.models.times.roofline import Roofline
-from weft.models.zoo.graphs import model_graph
 
 
 @st.composite

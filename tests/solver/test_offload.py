@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 from tests.oracles.whole import least_makespan
 from tests.support.builders import chain, pipeline, valid
 from tests.support.examples import for_all
+from weft.solver import Infeasible, Problem, ProblemError, Schedule, solve
 from weft.solver.diagnose.sensitivity import changes
 from weft.solver.io.problem_files import problem_from_json, problem_to_json
 from weft.solver.offload import Offload, host_links, with_offloads
-from weft.solver.problem import Problem, ProblemError
-from weft.solver.schedule import Schedule
-from weft.solver.step.search import Infeasible, solve
 
 MOMENT = 1e-6
 

@@ -7,12 +7,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from weft.solver.baselines import BASELINES, NotApplicable, baseline
-from weft.solver.judge.validate import validate
+from weft.solver import BASELINES, NotApplicable, Schedule, baseline, time_orders, validate
 from weft.solver.period.periodic import Periodic, repeat
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Number, Problem
-from weft.solver.schedule import Schedule
-from weft.solver.timing import time_orders
 
 #: Seven layers on two GPUs with room for every placement.
 TINY_SPEC = """

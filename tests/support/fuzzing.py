@@ -23,12 +23,9 @@ from tests.support.wide_problems import keep_or_recompute
 from tests.weft.app.test_fit import run_of
 from weft.runtime.plan.plan import plan_of, save_plan
 from weft.runtime.plan.timeline import save_timeline
-from weft.solver.baselines import baseline
+from weft.solver import Schedule, baseline, save_schedule, time_orders
 from weft.solver.baselines.rivals.greedy import orders
 from weft.solver.io.problem_files import problem_to_json, save_problem
-from weft.solver.io.schedule_files import save_schedule
-from weft.solver.schedule import Schedule
-from weft.solver.timing import time_orders
 from weft.solver.wide.run import Rounds, Run
 
 #: Texts that an argument is replaced with. None that is accepted as a limit lets a command run on.

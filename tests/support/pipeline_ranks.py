@@ -19,11 +19,10 @@ from tests.support.captured_models import Case, made
 from tests.support.uncut import Whole
 from weft.app.pipeline.of_module import pipeline
 from weft.app.pipeline.run.pipe import PipelineEngine
+from weft.runtime import AdamA, Plan
 from weft.runtime.captured.captured import Captured
 from weft.runtime.captured.loss import loss_of
-from weft.runtime.interface.optim import AdamA
 from weft.runtime.plan.buffers import OPEN_SENDS
-from weft.runtime.plan.plan import Plan
 
 MICRO_BATCHES = 4
 SIZE = 8

@@ -24,8 +24,7 @@ from pathlib import Path
 
 from tests.support.builders import pipeline, v
 from tests.support.paths import ROOT
-from weft.solver.io.problem_files import save_problem
-from weft.solver.problem import Problem
+from weft.solver import Problem, save_problem
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from tests.support.builders import pipeline
 from tests.support.ranks import PATIENCE
-from weft.runtime.interface.training import Training
-from weft.runtime.plan.plan import Plan, plan_of
+from weft.runtime import Plan, Training, plan_of
 from weft.runtime.ranks.session import Session, join
 from weft.runtime.replay.run import Replay, run_training
 from weft.runtime.replay.single_rank import single_rank

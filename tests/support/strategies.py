@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 
 from tests.oracles.whole import TooLarge, least_makespan
 from tests.support.builders import chain, loop, pipeline, published, v
-from weft.solver.baselines import baseline
+from weft.solver import Schedule, baseline, time_orders
 from weft.solver.judge.validate import peaks
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Number, Problem
-from weft.solver.schedule import Schedule
-from weft.solver.timing import time_orders
 
 WHOLE_TIMES = st.integers(1, 6)
 DECIMAL_TIMES = st.sampled_from([0.1, 0.25, 0.3, 0.7, 1.1, 1.9, 2.5, 3.3])

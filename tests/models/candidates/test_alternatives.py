@@ -20,10 +20,7 @@ from weft.models.candidates.stage_split import NoSplit, split_at
 from weft.models.candidates.stages import MemoryRule
 from weft.models.layers.cluster import model_cluster
 from weft.models.spec.spec import Spec, SpecError, parse_spec
-from weft.solver.judge.validate import violations
-from weft.solver.problem import Block, BlockKind, Problem
-from weft.solver.schedule import Schedule
-from weft.solver.timing import time_orders
+from weft.solver import Block, BlockKind, Problem, Schedule, time_orders, violations
 
 LAYERS = """\
 name: small

@@ -8,11 +8,10 @@ import pytest
 
 import weft
 from tests.support.commands import shows
+from weft.models import Spec, SpecError, estimate_spec, parse_spec
 from weft.models.candidates.build import candidates, layer_costs
-from weft.models.candidates.estimate import estimate_spec
 from weft.models.candidates.stages import Stages, static_bytes
 from weft.models.layers.costs import LayerCost, accumulated
-from weft.models.spec.spec import Spec, SpecError, parse_spec
 
 MIB = 1024**2
 LAYERS = """

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import weft
+from weft.models import DEVICES, SpecError, model_graph, parse_spec, save_graph
 from weft.models.candidates.placement_sources import (
     Hardware,
     TrainingState,
@@ -16,15 +17,11 @@ from weft.models.candidates.placement_sources import (
     by_operator,
     placement_problem,
 )
-from weft.models.graph.operator_files import save_graph
 from weft.models.graph.operators import Operator, OperatorGraph, Parameter, Tensor, Work
-from weft.models.hardware.devices import DEVICES
 from weft.models.layers.collectives import collective_time
 from weft.models.spec.families import MmtModel, UnoModel
-from weft.models.spec.spec import SpecError, parse_spec
 from weft.models.times.operator_times import OperatorTime, Origin
 from weft.models.times.roofline import Roofline
-from weft.models.zoo.graphs import model_graph
 from weft.solver.io.entries import FormatError
 from weft.solver.placement.dag.place_graph import place_graph
 from weft.solver.placement.problem import PlacementError

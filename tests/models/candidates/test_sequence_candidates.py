@@ -17,11 +17,9 @@ from weft.models.candidates.sequence_candidates import (
     sequence_candidates,
 )
 from weft.models.spec.spec import SpecError, demo_spec, parse_spec
-from weft.solver.baselines import baseline
+from weft.solver import Problem, baseline, validate
 from weft.solver.baselines.seq1f1b import SequencePipeline
-from weft.solver.judge.validate import validate
 from weft.solver.pipeline import NotAPipeline
-from weft.solver.problem import Problem
 
 LONG = """
 name: long

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from tests.support.examples import for_all
 from weft.models.overlap.flow import FlowStep, apart_blocks, duration, pieces, serial
-from weft.solver.problem import BlockKind, Device
-from weft.solver.timing import time_orders
+from weft.solver import BlockKind, Device, time_orders
 from weft.solver.wide.block import WideBlock
 from weft.solver.wide.problem import WideProblem
 

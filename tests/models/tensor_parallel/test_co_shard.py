@@ -13,22 +13,17 @@ from tests.oracles.exchanges import co_shard_faults
 from tests.support.builders import valid
 from tests.support.examples import for_all
 from weft.app.lib.verdicts import choice_lines
+from weft.models import DEVICES, PUBLISHED, Spec, SpecError, model_graph, parse_spec
 from weft.models.candidates.stages import Stages, static_bytes
 from weft.models.graph.operators import OperatorGraph, Work
-from weft.models.hardware.devices import DEVICES
 from weft.models.spec.base import Section
 from weft.models.spec.families import GptModel, T5Model
-from weft.models.spec.sections import Spec
-from weft.models.spec.spec import SpecError, parse_spec
 from weft.models.tensor_parallel.co_shard import CoSharded, Family, co_shard, part_peaks, segments_of
 from weft.models.tensor_parallel.group_split import LayerChain, split_onto_groups
 from weft.models.tensor_parallel.part_times import PartTimes
 from weft.models.tensor_parallel.shapes import together
 from weft.models.times.roofline import Roofline, pass_seconds
-from weft.models.zoo.graphs import model_graph
-from weft.models.zoo.published import PUBLISHED
-from weft.solver.baselines import baseline
-from weft.solver.judge.validate import validate
+from weft.solver import baseline, validate
 
 ROOFLINE = Roofline(DEVICES["v100"])
 GPT = GptModel(family="gpt", layers=2, hidden=512, heads=8, vocabulary=1024, sequence=256)

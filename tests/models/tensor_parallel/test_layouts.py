@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.oracles.exchanges import exchange_faults
+from weft.models import DEVICES, model_graph
 from weft.models.graph.operators import Layout, Operator, OperatorError, OperatorGraph, Split
-from weft.models.hardware.devices import DEVICES
 from weft.models.layers.collectives import collective_time
 from weft.models.spec.base import Section
 from weft.models.spec.families import GptModel
@@ -18,7 +18,6 @@ from weft.models.tensor_parallel.layouts import TensorNeed, exchange, gradient_n
 from weft.models.tensor_parallel.part_times import PartTimes
 from weft.models.tensor_parallel.shard import Sharded, shard
 from weft.models.times.roofline import Roofline
-from weft.models.zoo.graphs import model_graph
 from weft.models.zoo.lib.builder import GraphBuilder, linear
 from weft.models.zoo.lib.embeddings import embedding
 

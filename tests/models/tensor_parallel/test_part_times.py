@@ -9,12 +9,10 @@ import pytest
 
 import weft
 from weft.app.lib.verdicts import choice_lines
-from weft.models.graph.operators import OperatorGraph
-from weft.models.hardware.devices import DEVICES
+from weft.models import DEVICES, OperatorGraph, model_graph, parse_spec
 from weft.models.layers.collectives import collective_time
 from weft.models.spec.base import Section
 from weft.models.spec.families import GptModel, T5Model
-from weft.models.spec.spec import parse_spec
 from weft.models.tensor_parallel.part_times import PartTimes
 from weft.models.tensor_parallel.shapes import together
 from weft.models.tensor_parallel.shard import Sharded, shard
@@ -22,7 +20,6 @@ from weft.models.times.operator_times import Origin
 from weft.models.times.profile_times import ProfileTimes, rows_of
 from weft.models.times.profiles import DEGREES, profiles_beside, shipped_profile
 from weft.models.times.roofline import Roofline
-from weft.models.zoo.graphs import model_graph
 
 V100 = DEVICES["v100"]
 GPT = GptModel(family="gpt", layers=1, hidden=2048, heads=32, vocabulary=51200, sequence=2048)

@@ -12,10 +12,9 @@ import weft
 from tests.support.builders import valid
 from weft.app.lib.case import case_of
 from weft.app.lib.verdicts import choice_lines
+from weft.models import Spec, SpecError, parse_spec
 from weft.models.candidates.gpu_costs import family_costs
 from weft.models.candidates.stages import Stages, static_bytes
-from weft.models.spec.sections import Spec
-from weft.models.spec.spec import SpecError, parse_spec
 from weft.models.tensor_parallel import shapes
 from weft.models.tensor_parallel.group_chains import NoShape
 from weft.models.tensor_parallel.group_rows import Chunks, chunked
@@ -23,8 +22,7 @@ from weft.models.tensor_parallel.group_split import GroupStage, LayerChain, spli
 from weft.models.tensor_parallel.parts import stage_cost
 from weft.models.tensor_parallel.shapes import ShapeCandidate, shape_candidates
 from weft.models.tensor_parallel.space import Space, space_of
-from weft.solver.baselines import baseline
-from weft.solver.problem import BlockKind, Problem
+from weft.solver import BlockKind, Problem, baseline
 from weft.solver.step.search import Infeasible, Search
 
 GPT = "{family: gpt, layers: 4, hidden: 512, heads: 8, vocabulary: 262144, sequence: 512}"

@@ -23,11 +23,10 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from tests.support.checkpoints import a_plan, training
 from tests.support.examples import for_all
+from weft.runtime import Session, SessionError, Training
 from weft.runtime.checkpoint import state as checkpoint_state
 from weft.runtime.checkpoint.checkpoint import Checkpoints
 from weft.runtime.checkpoint.files import FileFacts, checksums, fault_of, marker_of, share_of, write_marker
-from weft.runtime.interface.training import Training
-from weft.runtime.ranks.session import Session, SessionError
 from weft.runtime.replay.single_rank import single_rank
 
 STEP = "step-000000001"

@@ -22,17 +22,12 @@ from torch import Tensor, nn
 from tests.support.builders import chain, pipeline, v
 from tests.support.ranks import PATIENCE, finished, launch_forked
 from tests.support.stages import BATCH, WIDTH, Mix, gradients, inputs, largest_difference, models
-from weft.runtime.interface.training import Boundary, Training
-from weft.runtime.plan.plan import Plan, plan_of, save_plan
+from weft.runtime import Boundary, Plan, ReplayOptions, Training, plan_of, save_plan
 from weft.runtime.ranks.launch import Ended
 from weft.runtime.ranks.session import Session, join
-from weft.runtime.replay.options import ReplayOptions
 from weft.runtime.replay.replay import replay
 from weft.runtime.replay.run import run_emulated, run_training
-from weft.solver.baselines import baseline
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
-from weft.solver.schedule import Schedule
-from weft.solver.timing import time_orders
+from weft.solver import Block, BlockKind, Dependency, Device, Link, Problem, Schedule, baseline, time_orders
 
 pytestmark = pytest.mark.slow
 

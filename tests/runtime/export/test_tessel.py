@@ -15,11 +15,8 @@ from tests.support.strategies import Case, cases
 from tests.support.tessel_shapes import shape
 from weft.runtime.export.refusal import ExportError
 from weft.runtime.export.tessel import load_tessel, save_tessel, tessel_from_json, tessel_to_json
-from weft.solver.baselines import baseline
+from weft.solver import Block, BlockKind, Device, Problem, baseline, solve, violations
 from weft.solver.io.entries import FormatError
-from weft.solver.judge.validate import violations
-from weft.solver.problem import Block, BlockKind, Device, Problem
-from weft.solver.step.search import solve
 
 TESSEL = {"ndevs": 2, "blocks": [
     {"mid": 0, "span": 1, "memory": 1, "btype": "forward", "gid": 0, "step": 0, "device": [0]},

@@ -18,12 +18,8 @@ from weft.runtime.export.torch_actions import TorchAction, TorchVersion, parse_c
 from weft.runtime.export.torch_check import check_communication
 from weft.runtime.export.torch_csv import torch_csv
 from weft.runtime.export.torch_import import parse_table, schedule_of_table
-from weft.solver.baselines import baseline
+from weft.solver import Block, BlockKind, Device, Problem, Schedule, baseline, time_orders, violations
 from weft.solver.io.entries import FormatError
-from weft.solver.judge.validate import violations
-from weft.solver.problem import Block, BlockKind, Device, Problem
-from weft.solver.schedule import Schedule
-from weft.solver.timing import time_orders
 
 VERSIONS = ("2.6", "2.9", "2.10", "2.13", "2.15")
 

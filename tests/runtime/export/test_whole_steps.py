@@ -7,8 +7,7 @@ import pytest
 from tests.support.builders import chain, pipeline
 from weft.runtime.export.refusal import ExportError
 from weft.runtime.export.whole_steps import ranked_steps
-from weft.solver.baselines import baseline
-from weft.solver.schedule import Operation
+from weft.solver import Operation, baseline
 
 
 def test_a_step_ends_where_anything_starts_or_ends() -> None:

@@ -11,8 +11,7 @@ from tests.support.builders import chain, pipeline
 from tests.support.commands import refusal
 from weft.cli.main import main
 from weft.runtime.interface.factory import FactoryError, load_factory
-from weft.solver.baselines import baseline
-from weft.solver.io.schedule_files import save_schedule
+from weft.solver import baseline, save_schedule
 
 MINE = """
 import sys

@@ -12,13 +12,10 @@ from hypothesis import strategies as st
 
 from tests.support.builders import chain, pipeline, v
 from tests.support.examples import for_all
-from weft.runtime.plan.plan import Plan, plan_of
-from weft.runtime.ranks.session import Session, SessionError
-from weft.runtime.replay.options import ReplayOptions
+from weft.runtime import Plan, ReplayOptions, Session, SessionError, plan_of
 from weft.runtime.replay.replay import _require_alike, predict
 from weft.runtime.replay.single_rank import RankCost
-from weft.solver.baselines import baseline
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
+from weft.solver import Block, BlockKind, Dependency, Device, Problem, baseline
 
 
 @pytest.mark.parametrize(("name", "value"), [("--transport", "shared"), ("--paced", True)])

@@ -20,12 +20,8 @@ from torch.nn.functional import cross_entropy
 from tests.support.builders import chain, pipeline, v
 from tests.support.ranks import finished
 from tests.support.stages import WIDTH, Ties, alone, apart, errors_on_two_ranks, inputs, models, one_rank, tied_in
-from weft.runtime import counted
-from weft.runtime.interface.optim import AdamA
-from weft.runtime.interface.training import Boundary, Ports, Training
-from weft.runtime.plan.plan import Plan, plan_of
+from weft.runtime import AdamA, Boundary, Plan, Ports, Session, SessionError, Training, counted, plan_of
 from weft.runtime.ranks.health import RunError
-from weft.runtime.ranks.session import Session, SessionError
 from weft.runtime.replay.run import run_training
 from weft.runtime.replay.single_rank import single_rank
 from weft.runtime.replay.stepping import Stepping

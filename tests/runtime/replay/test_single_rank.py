@@ -21,13 +21,9 @@ from tests.support.graph_training import training
 from tests.support.paths import ROOT
 from tests.support.steady_costs import steady
 from tests.support.training_graphs import case, varied
-from weft.runtime.interface.precision import MasterWeights
-from weft.runtime.interface.training import Boundary, Training
-from weft.runtime.measure.measure_stages import measure_stages
+from weft.runtime import Boundary, MasterWeights, Plan, SessionError, Training, measure_stages, plan_of, save_plan
 from weft.runtime.measure.stage_costs import measured_problem, static_bytes
-from weft.runtime.plan.plan import Plan, plan_of, save_plan
 from weft.runtime.ranks.launch import launch_local
-from weft.runtime.ranks.session import SessionError
 from weft.runtime.replay.replay import predict
 from weft.runtime.replay.single_rank import measure_rank, single_rank
 from weft.solver.baselines import baseline

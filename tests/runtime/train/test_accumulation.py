@@ -27,11 +27,7 @@ from tests.support.stages import (
     one_rank,
     tied_in,
 )
-from weft.runtime.interface.optim import AdamA
-from weft.runtime.interface.precision import MasterWeights
-from weft.runtime.interface.training import Boundary, Training
-from weft.runtime.plan.plan import Plan, plan_of
-from weft.runtime.ranks.session import Session, SessionError
+from weft.runtime import AdamA, Boundary, MasterWeights, Plan, Session, SessionError, Training, plan_of
 from weft.runtime.replay.run import run_training
 from weft.runtime.replay.single_rank import measure_rank, single_rank
 from weft.runtime.train.accumulation import tied_parameters

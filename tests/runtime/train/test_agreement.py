@@ -26,11 +26,10 @@ from tests.support.examples import for_all
 from tests.support.exported_models import MODELS, Tied
 from tests.support.ranks import launch_forked
 from weft.cli.main import main
+from weft.models import parse_spec, save_graph
 from weft.models.candidates.build import candidates
-from weft.models.graph.operator_files import save_graph
-from weft.models.spec.spec import parse_spec
+from weft.runtime import Boundary, Ports, SessionError, Training
 from weft.runtime.checkpoint.signature import SignatureError, signed
-from weft.runtime.interface.training import Boundary, Ports, Training
 from weft.runtime.measure.measure_stages import measure_stages, measured_ties
 from weft.runtime.measure.stage_costs import (
     MeasuredStages,
@@ -39,14 +38,12 @@ from weft.runtime.measure.stage_costs import (
     stage_costs_to_json,
 )
 from weft.runtime.plan.plan import Plan, load_plan, plan_from_json, plan_of, plan_to_json, save_plan
-from weft.runtime.ranks.session import SessionError
 from weft.runtime.replay.replay import replay_single_rank
 from weft.runtime.train.agreement import Allowed, differences, facts_of, require_allowed
-from weft.solver.baselines import baseline
+from weft.solver import Problem, baseline
 from weft.solver.io.entries import FormatError
 from weft.solver.io.problem_files import problem_from_json, problem_to_json
 from weft.solver.model_facts import ModelFacts, StageFacts
-from weft.solver.problem import Problem
 
 # -- another model -----------------------------------------------------------------------------------------------------
 

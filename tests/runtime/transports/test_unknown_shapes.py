@@ -14,11 +14,9 @@ from tests.support.mixed_shapes import Mixed
 from tests.support.ranks import finished
 from tests.support.threads import Tracer, expected, run_in_threads
 from tests.support.unknown_ranks import RANKS, STEPS, TRANSPORTS
+from weft.runtime import Boundary, SessionError, plan_of
 from weft.runtime.execute.executor import Executor, Parcel
-from weft.runtime.interface.training import Boundary
-from weft.runtime.plan.plan import plan_of
 from weft.runtime.plan.program import ProgramError, StageWork, Work
-from weft.runtime.ranks.session import SessionError
 from weft.runtime.train.worker import StageWorker
 from weft.solver.baselines import baseline
 

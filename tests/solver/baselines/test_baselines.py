@@ -12,13 +12,11 @@ import pytest
 
 from tests.support.builders import chain, loop, pipeline, v, valid
 from tests.support.loading import loaded_after
+from weft.solver import Schedule, time_orders, validate, violations
 from weft.solver.baselines import BASELINES, NotApplicable, baseline, steady_period
 from weft.solver.baselines.lib import sequential
 from weft.solver.baselines.lib.amounts import Amounts
-from weft.solver.judge.validate import validate, violations
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Number, Problem
-from weft.solver.schedule import Schedule
-from weft.solver.timing import time_orders
 
 SIZES = [(p, m) for p in (1, 2, 3, 4, 8) for m in (1, 2, p, 2 * p, 2 * p + 1, 4 * p, 32)]
 TIMES = [(1, 1, 1), (2, 2, 1), (3, 2, 2), (5, 4, 3)]

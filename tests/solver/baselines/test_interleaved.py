@@ -11,10 +11,9 @@ import pytest
 
 from tests.support.builders import loop, pipeline, valid
 from tests.support.examples import slow
-from weft.solver.baselines import baseline
+from weft.solver import baseline, time_orders
 from weft.solver.baselines.lib.alternating import TurnRule, groupings
 from weft.solver.pipeline import Pipeline
-from weft.solver.timing import time_orders
 
 
 def idle(devices: int, chunks: int, micro_batches: int, name: str, times: tuple[int, int, int]) -> set[float]:

@@ -12,12 +12,9 @@ import pytest
 from tests.solver.baselines.test_baselines import TIMES, idle, idle_in_span
 from tests.support.builders import both_ways, chain, in_chunks, loop, pipeline, v, valid, waves
 from tests.support.tessel_shapes import shape
-from weft.solver.baselines import BASELINES, NotApplicable, baseline
+from weft.solver import BASELINES, BlockKind, NotApplicable, Problem, Schedule, baseline, validate
 from weft.solver.baselines.lib.at_once import at_once
 from weft.solver.baselines.one_f_one_b import orders_within_memory
-from weft.solver.judge.validate import validate
-from weft.solver.problem import BlockKind, Problem
-from weft.solver.schedule import Schedule
 from weft.solver.timing import Orders, time_orders
 
 # -- ZB-H2 -------------------------------------------------------------------------------------------------------

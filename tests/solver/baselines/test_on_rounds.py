@@ -8,9 +8,8 @@ from tests.support.builders import chain, pipeline
 from tests.support.class_runs import pipeline_of_lengths
 from tests.support.examples import for_all
 from tests.support.wide_problems import wide_runs
-from weft.solver.baselines import BASELINES, NotApplicable, baseline
+from weft.solver import BASELINES, NotApplicable, baseline, validate, violations
 from weft.solver.baselines.on_rounds import baseline_on_rounds, best_on_rounds, known_on_rounds, stand_ins
-from weft.solver.judge.validate import validate, violations
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.wide.block import WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from weft.solver.baselines import NotApplicable, baseline
+from weft.solver import Block, BlockKind, Dependency, Device, NotApplicable, Problem, baseline, time_orders, violations
 from weft.solver.baselines.recycled import gpipe_orders
-from weft.solver.judge.validate import violations
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
-from weft.solver.timing import time_orders
 
 
 def recycled(p: int, passes: int, *, forward: float = 1, backward: float = 2, split: bool = False,

@@ -13,18 +13,14 @@ from tests.support.alternatives import drawn_alternatives, least_over
 from tests.support.class_runs import any_orders, best_of_orders, drawn_pipeline
 from tests.support.examples import for_all, slow
 from tests.support.wide_problems import drawn_run, drawn_wide, keep_or_recompute
+from weft.solver import BlockKind, Budget, Device, Infeasible, Schedule, validate
 from weft.solver.choices.decision import Leaves, Taken, carried, scheduled
 from weft.solver.choices.node import ChoiceNode
 from weft.solver.choices.partial import Partial
 from weft.solver.choices.sequences.node import Roots, SequenceNode, SequenceProblem
 from weft.solver.choices.sequences.partial import any_sequences
-from weft.solver.cpsat.budget import Budget
-from weft.solver.feasibility.infeasible import Infeasible
 from weft.solver.judge.choice_rules import violations_of_choice
-from weft.solver.judge.validate import validate
 from weft.solver.orders.climb import Climb, Decided
-from weft.solver.problem import BlockKind, Device
-from weft.solver.schedule import Schedule
 from weft.solver.step.search import Search, solve
 from weft.solver.wide.block import WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem

@@ -13,11 +13,9 @@ from tests.support.alternatives import drawn_alternatives, least_over
 from tests.support.builders import valid
 from tests.support.examples import for_all
 from tests.support.wide_problems import drawn_run, keep_or_recompute, wide_runs
+from weft.solver import BlockKind, Device, Infeasible, NoneFound, ProblemError, Schedule, solve
 from weft.solver.choices.solve import solve_wide
 from weft.solver.judge.choice_rules import violations_of_choice
-from weft.solver.problem import BlockKind, Device, ProblemError
-from weft.solver.schedule import Schedule
-from weft.solver.step.search import Infeasible, NoneFound, solve
 from weft.solver.wide.block import WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Run

@@ -12,10 +12,8 @@ from tests.oracles.whole import TooLarge, least_makespan
 from tests.support.alternatives import drawn_alternatives, least_over
 from tests.support.examples import for_all
 from tests.support.wide_problems import drawn_run, wide_runs
+from weft.solver import BlockKind, Budget, Device, validate
 from weft.solver.choices.whole_model import WholeAnswer, is_small, solve_whole
-from weft.solver.cpsat.budget import Budget
-from weft.solver.judge.validate import validate
-from weft.solver.problem import BlockKind, Device
 from weft.solver.wide.block import WideBlock
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Rounds, Run

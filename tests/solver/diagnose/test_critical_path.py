@@ -14,20 +14,16 @@ from tests.support.builders import chain, pipeline, valid
 from tests.support.examples import for_all
 from tests.support.strategies import Case, cases, schedules
 from tests.support.tessel_shapes import shape
-from weft.solver.cpsat.budget import Budget
+from weft.solver import Budget, Operation, Repetend, Schedule, solve, time_orders, validate, violations
 from weft.solver.diagnose.bubbles import idle_times
 from weft.solver.diagnose.critical_cycle import critical_cycle
 from weft.solver.diagnose.critical_path import CriticalPath, critical_path
-from weft.solver.judge.validate import validate, violations
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.periodic import repeat
 from weft.solver.period.search import find_period
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
 from weft.solver.relations.min_dist import takes_before_giving
-from weft.solver.schedule import Operation, Repetend, Schedule
-from weft.solver.step.search import solve
 from weft.solver.ticks import TickProblem
-from weft.solver.timing import time_orders
 
 Rows = list[list[tuple[int, int]]]
 

@@ -16,21 +16,17 @@ from tests.support.paths import REPROS
 from weft.app.lib.case import Case, CasePlacement
 from weft.app.lib.options import SearchOptions
 from weft.app.solving.solve import solve_case
+from weft.solver import Budget, Schedule, load_problem, save_problem, time_orders, validate
 from weft.solver.baselines.lib import sequential
 from weft.solver.bounds.load import load_bound
-from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility import infeasible, memory_order
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound, require_room
 from weft.solver.feasibility.memory_order import PlaceModel, device_rows, find_room
-from weft.solver.io.problem_files import load_problem, save_problem
-from weft.solver.judge.validate import validate
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.problem import Block, BlockKind, Device, Problem
-from weft.solver.schedule import Schedule
 from weft.solver.step.phases import first_schedule
 from weft.solver.step.search import Search, solve
 from weft.solver.ticks import TickProblem
-from weft.solver.timing import time_orders
 
 
 def repro(name: str) -> Problem:

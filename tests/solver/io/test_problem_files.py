@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 from tests.support.builders import chain, pipeline
-from weft.solver.baselines import baseline
+from weft.solver import Device, baseline
 from weft.solver.io.entries import FormatError, read_json
 from weft.solver.io.problem_files import load_problem, problem_from_json, problem_to_json, save_problem
 from weft.solver.io.schedule_files import load_schedule, save_schedule, schedule_from_json, schedule_to_json
 from weft.solver.io.writing import write_atomically
-from weft.solver.problem import Device
 
 PROBLEM: dict[str, Any] = {
     "format": "weft.problem/1", "name": "small", "time_unit": "ms", "memory_unit": "GiB",

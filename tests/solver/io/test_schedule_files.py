@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 
 from tests.support.commands import ran, shows
+from weft.solver import BlockKind, Device, Schedule, time_orders
 from weft.solver.io.entries import FormatError
 from weft.solver.io.schedule_files import schedule_from_json, schedule_to_json
-from weft.solver.problem import BlockKind, Device
-from weft.solver.schedule import Schedule
-from weft.solver.timing import time_orders
 from weft.solver.wide.block import WideBlock
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Rounds, Run

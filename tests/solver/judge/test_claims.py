@@ -13,13 +13,11 @@ from tests.support.builders import chain, pipeline
 from tests.support.commands import shows
 from tests.support.paths import DATA
 from weft.app.lib.judged import verdict
+from weft.solver import Repetend, Schedule, solve, unroll
 from weft.solver.io.entries import FormatError
 from weft.solver.io.schedule_files import load_schedule, save_schedule, schedule_from_json, schedule_to_json
 from weft.solver.judge.claims import judge_claims
 from weft.solver.judge.validate import statements, violations
-from weft.solver.schedule import Repetend, Schedule
-from weft.solver.step.search import solve
-from weft.solver.step.stretch import unroll
 
 
 @pytest.fixture(scope="module")

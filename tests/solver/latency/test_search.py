@@ -13,9 +13,7 @@ from tests.support.builders import chain, judged, loop, pipeline, v
 from tests.support.examples import for_all
 from tests.support.strategies import problems
 from tests.support.tessel_shapes import shape
-from weft.solver.cpsat.budget import Budget
-from weft.solver.feasibility.infeasible import Infeasible
-from weft.solver.judge.validate import validate
+from weft.solver import Budget, Infeasible, validate
 from weft.solver.latency.search import (
     FixedHeights,
     LatencySearch,

@@ -15,8 +15,7 @@ from tests.support.replicated_stages import problems as replicated
 from tests.support.replicated_stages import problems as replicated_problems
 from tests.support.stage_graphs import best_graph
 from tests.support.stage_graphs import problems as graph_problems
-from weft.solver.cpsat.budget import Budget
-from weft.solver.feasibility.infeasible import Infeasible
+from weft.solver import Budget, Infeasible
 from weft.solver.placement import judge
 from weft.solver.placement.bracket import BOUNDS, Placer, applying, simple_bound
 from weft.solver.placement.chain.chain_bracket import ChainBracket

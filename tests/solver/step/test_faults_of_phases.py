@@ -15,11 +15,8 @@ from tests.support.examples import slow
 from weft.app.lib.case import Case, CasePlacement
 from weft.app.lib.options import SearchOptions
 from weft.app.solving.solve import solve_case
-from weft.solver.baselines import baseline
-from weft.solver.judge.validate import validate
+from weft.solver import Problem, Schedule, baseline, validate
 from weft.solver.period.improvers.starts import STARTS
-from weft.solver.problem import Problem
-from weft.solver.schedule import Schedule
 from weft.solver.step.search import Progress, Search, solve
 
 

@@ -12,13 +12,10 @@ from tests.oracles.lanes import drawn_with_lanes
 from tests.oracles.spans import least_span, least_span_with_lanes
 from tests.support.builders import chain, pipeline, v, valid
 from tests.support.examples import slow
-from weft.solver.baselines import BASELINES, baseline
-from weft.solver.cpsat.budget import Budget
+from weft.solver import BASELINES, Block, BlockKind, Budget, Dependency, Device, Problem, baseline, unroll
 from weft.solver.io.schedule_files import schedule_to_json
 from weft.solver.judge.claims import judge_claims
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.step.search import Infeasible, NoneFound, Search, solve
-from weft.solver.step.stretch import unroll
 from weft.solver.ticks import TickProblem
 
 

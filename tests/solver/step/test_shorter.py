@@ -5,14 +5,12 @@ from __future__ import annotations
 from tests.support.builders import chain, pipeline
 from tests.support.examples import for_all
 from tests.support.strategies import Case, cases, least_of
-from weft.solver.cpsat.budget import Budget
-from weft.solver.judge.validate import violations
+from weft.solver import Budget, time_orders, violations
 from weft.solver.orders.climb import judged
 from weft.solver.schedule import latest_end
 from weft.solver.step.proven import Proven
 from weft.solver.step.shorter import shorter
 from weft.solver.ticks import TickProblem
-from weft.solver.timing import time_orders
 
 
 @for_all(cases(max_micro_batches=4, max_devices=3, max_blocks=5, whole=True), tries=40)

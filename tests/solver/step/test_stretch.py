@@ -10,14 +10,9 @@ import pytest
 from tests.support.builders import chain, pipeline, v, valid
 from tests.support.examples import slow
 from tests.support.paths import REPROS
+from weft.solver import Device, Repetend, Schedule, load_schedule, solve, time_orders, validate
 from weft.solver.diagnose.critical_cycle import critical_cycle
-from weft.solver.io.schedule_files import load_schedule
-from weft.solver.judge.validate import validate
-from weft.solver.problem import Device
-from weft.solver.schedule import Repetend, Schedule
-from weft.solver.step.search import solve
 from weft.solver.step.stretch import repeats, unroll
-from weft.solver.timing import time_orders
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2, 5, 9, 40])

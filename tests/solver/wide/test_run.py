@@ -8,9 +8,8 @@ import pytest
 
 from tests.support.examples import for_all
 from tests.support.wide_problems import keep_or_recompute, wide_runs
+from weft.solver import BlockKind, Device, Link, ProblemError, time_orders
 from weft.solver.baselines.rivals.greedy import orders
-from weft.solver.problem import BlockKind, Device, Link, ProblemError
-from weft.solver.timing import time_orders
 from weft.solver.wide.block import WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Rounds, Run

@@ -17,9 +17,7 @@ from tests.support.wide_problems import schedule_of_jobs
 from weft.app.export import EXPORTS
 from weft.runtime.export.refusal import ExportError
 from weft.runtime.plan.plan import plan_of, plan_to_json
-from weft.solver.baselines import baseline
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
-from weft.solver.schedule import Schedule
+from weft.solver import Block, BlockKind, Dependency, Device, Problem, Schedule, baseline
 
 #: Uneven times, so that little is equal by chance.
 _TIMES: Mapping[str, Any] = {"forward": 2, "lag": 0.5}

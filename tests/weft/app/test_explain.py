@@ -17,16 +17,11 @@ from tests.support.paths import DATA
 from tests.support.strategies import problems, schedules
 from tests.support.tessel_shapes import shape
 from tests.support.wide_problems import schedule_of_jobs
-from weft.solver.cpsat.budget import Budget
+from weft.solver import Block, BlockKind, Budget, Dependency, Device, Problem, Schedule, load_problem, solve, validate
 from weft.solver.diagnose.bubbles import idle_times
 from weft.solver.diagnose.sensitivity import WhatIf, changes, what_if
 from weft.solver.feasibility.infeasible import Infeasible, require_room
 from weft.solver.feasibility.memory_conflict import forced_collision, held_together, in_flight
-from weft.solver.io.problem_files import load_problem
-from weft.solver.judge.validate import validate
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
-from weft.solver.schedule import Schedule
-from weft.solver.step.search import solve
 from weft.solver.ticks import TickProblem
 
 

@@ -13,11 +13,7 @@ from tests.support.builders import TINY_SPEC, chain, pipeline
 from tests.support.commands import refusal, shows
 from tests.support.tessel_shapes import shape
 from weft.runtime.export.torch_import import read_table, schedule_of_table
-from weft.solver.baselines import baseline
-from weft.solver.io.problem_files import save_problem
-from weft.solver.io.schedule_files import load_schedule, save_schedule
-from weft.solver.judge.validate import violations
-from weft.solver.step.search import solve
+from weft.solver import baseline, load_schedule, save_problem, save_schedule, solve, violations
 
 
 @pytest.fixture

@@ -17,13 +17,8 @@ from tests.support.tessel_shapes import shape
 from weft.runtime.measure.fitting import fit
 from weft.runtime.plan.plan import plan_of, save_plan
 from weft.runtime.plan.timeline import Measured, Timeline, save_timeline
-from weft.solver.baselines import baseline
-from weft.solver.io.problem_files import load_problem
-from weft.solver.io.schedule_files import save_schedule
+from weft.solver import Schedule, baseline, load_problem, save_schedule, solve, time_orders
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
-from weft.solver.schedule import Schedule
-from weft.solver.step.search import solve
-from weft.solver.timing import time_orders
 
 
 def run_of(schedule: Schedule, true: Problem, seconds_per_unit: float = 1.0,

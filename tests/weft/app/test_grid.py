@@ -15,10 +15,8 @@ from weft.app.lib.options import SearchOptions
 from weft.app.solving.solve import solve_case
 from weft.cli.lib.summary import summary
 from weft.models.spec.spec import SpecError
+from weft.solver import Progress, Schedule, violations
 from weft.solver.control.clock import is_over
-from weft.solver.judge.validate import violations
-from weft.solver.schedule import Schedule
-from weft.solver.step.report import Progress
 
 FIXED = ("{tensor: 2, pipeline: 4, virtual: 2, data: 4, expert: 1, context: 1, zero: 1, recompute: none, "
          "micro_batch: 1}")

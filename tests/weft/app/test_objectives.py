@@ -10,9 +10,8 @@ import weft
 from tests.support.builders import TINY_SPEC, chain, pipeline, v
 from tests.support.commands import ran
 from weft.models.spec.spec import parse_spec
-from weft.solver.io.problem_files import save_problem
+from weft.solver import Problem, save_problem
 from weft.solver.judge.spans import span_of
-from weft.solver.problem import Problem
 
 
 @pytest.fixture

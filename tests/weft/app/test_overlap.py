@@ -16,11 +16,7 @@ from weft.app.lib.overlap_listing import Listing, OpenOverlap
 from weft.cli.lib.summary import summary
 from weft.cli.main import main
 from weft.models.spec.spec import Spec, parse_spec
-from weft.solver import Infeasible
-from weft.solver.feasibility.infeasible import NoneFound
-from weft.solver.io.schedule_files import load_schedule
-from weft.solver.problem import BlockKind
-from weft.solver.schedule import Schedule
+from weft.solver import BlockKind, Infeasible, NoneFound, Schedule, load_schedule
 
 TENSOR = """
 name: small

@@ -18,11 +18,8 @@ from tests.support.paths import ROOT
 from tests.support.tessel_shapes import shape
 from weft.cli.commands import commands, summary
 from weft.cli.main import main
-from weft.solver.baselines import baseline
-from weft.solver.io.problem_files import save_problem
-from weft.solver.io.schedule_files import load_schedule, save_schedule
+from weft.solver import Problem, baseline, load_schedule, save_problem, save_schedule
 from weft.solver.io.writing import write_atomically
-from weft.solver.problem import Problem
 
 
 @pytest.fixture

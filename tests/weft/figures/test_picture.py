@@ -15,9 +15,7 @@ from tests.support.pictures import GIB, rows
 from tests.support.wide_problems import schedule_of_jobs
 from weft.figures import chart, draw
 from weft.figures.data import read_measured
-from weft.solver.baselines import baseline
-from weft.solver.problem import Block, BlockKind, Device, Problem
-from weft.solver.schedule import Schedule
+from weft.solver import Block, BlockKind, Device, Problem, Schedule, baseline
 
 
 def svg_texts(path: Path) -> list[str]:

@@ -18,10 +18,7 @@ from weft.models.transform.backward import with_update
 from weft.models.transform.plan import Preserved, TransformPlan
 from weft.models.transform.planned import Part
 from weft.models.transform.program import PlanError, PlanProgram
-from weft.solver.judge.validate import violations
-from weft.solver.problem import Problem
-from weft.solver.schedule import Schedule
-from weft.solver.step.search import solve
+from weft.solver import Problem, Schedule, solve, violations
 from weft.solver.timing import DeadlockError, time_orders
 
 ALIKE = Pricing(GivenCosts({}, 1.0))

@@ -8,10 +8,9 @@ from tests.support.builders import chain, loop, pipeline, v
 from weft.runtime.export.refusal import ExportError
 from weft.runtime.export.tools.megatron import GROUP, MEGATRON, arguments_of, megatron_orders
 from weft.runtime.export.tools.megatron_arguments import read_megatron
-from weft.solver.baselines import baseline
+from weft.solver import Schedule, baseline
 from weft.solver.io.megatron_layout import layout_text
 from weft.solver.pipeline import Pipeline
-from weft.solver.schedule import Schedule
 
 
 def by_its_source(p: int, chunks: int, micro_batches: int, group: int, rank: int) -> list[tuple[str, int, int]]:

@@ -14,9 +14,7 @@ from tests.support.builders import both_ways, chain, pipeline, v
 from tests.support.tessel_shapes import shape
 from weft.runtime.export.refusal import ExportError
 from weft.runtime.export.tools.nnscaler import nnscaler_module
-from weft.solver.baselines import baseline
-from weft.solver.problem import Block, BlockKind, Device, Problem
-from weft.solver.step.search import solve
+from weft.solver import Block, BlockKind, Device, Problem, baseline, solve
 
 
 @dataclass(eq=False)

@@ -7,13 +7,10 @@ from dataclasses import replace
 import pytest
 
 from tests.support.builders import chain, loop, pipeline, v, valid
-from weft.solver.baselines import BASELINES, NotApplicable, baseline
+from weft.solver import BASELINES, NotApplicable, Schedule, baseline, time_orders, validate
 from weft.solver.baselines.lib.extend import extended
 from weft.solver.baselines.one_f_one_b_plus import around_blocks
-from weft.solver.judge.validate import validate
 from weft.solver.problem import Block, BlockKind, Dependency, Number, Problem
-from weft.solver.schedule import Schedule
-from weft.solver.timing import time_orders
 
 
 @pytest.mark.parametrize(("p", "m", "cap", "makespan"), [

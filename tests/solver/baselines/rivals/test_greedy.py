@@ -8,13 +8,9 @@ import pytest
 
 from tests.support.builders import both_ways, chain, loop, pipeline, v, valid
 from tests.support.tessel_shapes import shape
-from weft.solver.baselines import baseline
+from weft.solver import Block, BlockKind, Dependency, Device, Link, Problem, Schedule, baseline, time_orders, validate
 from weft.solver.baselines.lib.amounts import Amounts
 from weft.solver.baselines.lib.priority_rule import fits_in_order, schedule_by_priority
-from weft.solver.judge.validate import validate
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
-from weft.solver.schedule import Schedule
-from weft.solver.timing import time_orders
 
 INFINITY = float("inf")
 

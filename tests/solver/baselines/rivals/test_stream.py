@@ -14,10 +14,8 @@ from tests.oracles.streams import drawn_stream, plain_streamer
 from tests.support.builders import valid
 from tests.support.examples import slow
 from tests.support.lane_problems import laned_pipeline
-from weft.solver.baselines import baseline
+from weft.solver import Block, BlockKind, Dependency, Device, Problem, baseline, validate
 from weft.solver.baselines.rivals.stream import block_places, demanded, tour
-from weft.solver.judge.validate import validate
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.ticks import TickProblem
 
 SLOTS = range(2, 9)

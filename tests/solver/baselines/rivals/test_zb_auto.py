@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.builders import chain, pipeline, uneven, valid
-from weft.solver.baselines import baseline
-from weft.solver.judge.validate import validate, violations
+from weft.solver import baseline, validate, violations
 
 
 @pytest.mark.parametrize(("f", "i", "w"), [(1, 1, 1), (2, 2, 1), (3, 2, 2), (5, 4, 3)])

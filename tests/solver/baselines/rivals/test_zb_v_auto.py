@@ -7,8 +7,7 @@ import random
 import pytest
 
 from tests.support.builders import pipeline, uneven, v, valid
-from weft.solver.baselines import baseline
-from weft.solver.judge.validate import validate
+from weft.solver import baseline, validate
 
 
 @pytest.mark.parametrize("m", [8, 12, 40])

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from tests.support.alternatives import drawn_alternatives, least_over, mapped
 from tests.support.examples import for_all, slow
 from tests.support.wide_problems import drawn_run, keep_or_recompute, wide_problems, wide_runs
+from weft.solver import BlockKind, Budget, Device, Link
 from weft.solver.choices.relaxed.bounds import bound_of, least_work, load_bound, relaxed
-from weft.solver.cpsat.budget import Budget
-from weft.solver.problem import BlockKind, Device, Link
 from weft.solver.step.search import Infeasible, Search, solve
 from weft.solver.wide.block import WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem

@@ -8,20 +8,15 @@ from hypothesis import assume
 from tests.support.builders import chain, pipeline
 from tests.support.examples import for_all
 from tests.support.strategies import Case, cases
+from weft.solver import Budget, Schedule, solve, time_orders, unroll, validate
 from weft.solver.bounds import steady_bound
-from weft.solver.cpsat.budget import Budget
-from weft.solver.judge.validate import validate
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.periodic import repeat, retime
 from weft.solver.period.reductions.multi_batch import in_copies, repeat_copies
 from weft.solver.period.search import find_period
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
-from weft.solver.schedule import Schedule
 from weft.solver.step.edges import complete
-from weft.solver.step.search import solve
-from weft.solver.step.stretch import unroll
 from weft.solver.ticks import TickProblem
-from weft.solver.timing import time_orders
 
 
 @pytest.mark.parametrize("micro_batches", [15, 16, 17, 100])

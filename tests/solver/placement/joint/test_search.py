@@ -9,9 +9,7 @@ import pytest
 from tests.support.examples import for_all
 from tests.support.sized_stages import best_step, every_choice, every_cut, sized_problems
 from tests.support.stage_graphs import forks
-from weft.solver.cpsat.budget import Budget
-from weft.solver.feasibility.infeasible import Infeasible, NoneFound
-from weft.solver.judge.validate import violations
+from weft.solver import Budget, Infeasible, NoneFound, violations
 from weft.solver.placement.dag.front import front
 from weft.solver.placement.joint.cuts import cut_of
 from weft.solver.placement.joint.search import place_step

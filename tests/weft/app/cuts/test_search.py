@@ -19,9 +19,7 @@ from weft.app.lib.options import SearchOptions
 from weft.app.solving.solve import solve_case
 from weft.models.cuts.space import CutSpace
 from weft.models.cuts.spaces import cut_spaces
-from weft.solver import Infeasible
-from weft.solver.cpsat.budget import Budget
-from weft.solver.judge.validate import validate
+from weft.solver import Budget, Infeasible, validate
 from weft.solver.orders.climb import Climb
 
 EXACT = 1 + 1e-9

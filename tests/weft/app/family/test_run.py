@@ -14,8 +14,7 @@ from weft.app.lib.options import SearchOptions
 from weft.app.sweep.cache import Solved, solve_point
 from weft.models.phases.plans import plan_of
 from weft.models.spec.spec import SpecError, parse_spec
-from weft.solver.judge.validate import violations
-from weft.solver.problem import Problem
+from weft.solver import Problem, violations
 
 #: Long sequences fit on one GPU a stage only; the first steps are faster with all layers on every GPU.
 SPEC = """

@@ -11,9 +11,7 @@ from weft.app.solving.opening import solve_source
 from weft.models.graph_network.graph import drawn_graph
 from weft.models.graph_network.steps import Choice, Pass
 from weft.models.spec.spec import SpecError, load_spec, parse_spec
-from weft.solver.feasibility.infeasible import Infeasible
-from weft.solver.io.schedule_files import load_schedule
-from weft.solver.judge.validate import violations
+from weft.solver import Infeasible, load_schedule, violations
 
 TEXT = """
 model:

@@ -16,11 +16,7 @@ from tests.support.commands import refusal, shows
 from weft.app.latency.serving import Serving, parse_period, parse_throughput
 from weft.app.lib.case import case_of
 from weft.models.spec.spec import parse_spec
-from weft.solver.io.problem_files import save_problem
-from weft.solver.io.schedule_files import load_schedule
-from weft.solver.judge.validate import validate
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
-from weft.solver.step.search import Infeasible
+from weft.solver import Block, BlockKind, Dependency, Device, Infeasible, Problem, load_schedule, save_problem, validate
 
 #: Stages of 13 and 9 in a chain, of 12 and 10 in a V, of 11 and 11 in a loop: each placement has its use.
 SPEC = {

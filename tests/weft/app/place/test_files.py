@@ -11,11 +11,10 @@ import weft
 from tests.support.commands import shows
 from weft.app.place.place import blocks_of
 from weft.cli.main import main
+from weft.solver import Device, ProblemError, load_schedule
 from weft.solver.io.problem_files import load_problem, problem_from_json, problem_to_json
-from weft.solver.io.schedule_files import load_schedule
 from weft.solver.placement.dag.place_graph import place_graph
 from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, PlacementTensor
-from weft.solver.problem import Device, ProblemError
 
 _SPEC = """
 name: small

@@ -11,17 +11,14 @@ import pytest
 import weft
 from tests.support.commands import refusal, shows
 from weft.app.place.step import SizesAsked, parse_sizes, step_schedule
-from weft.models.graph.operator_files import save_graph
+from weft.models import model_graph, save_graph
 from weft.models.spec.families import UnoModel
-from weft.models.zoo.graphs import model_graph
 from weft.runtime.plan.plan import plan_of
 from weft.runtime.plan.stage_graph import NotAStageGraph, StageGraph
-from weft.solver.io.problem_files import load_problem
-from weft.solver.io.schedule_files import load_schedule
+from weft.solver import Schedule, load_problem, load_schedule
 from weft.solver.placement.joint.answer import PlacedStep
 from weft.solver.placement.joint.candidates import candidate_of
 from weft.solver.placement.problem import PlacementError
-from weft.solver.schedule import Schedule
 
 _SPEC = """
 name: branches

@@ -24,8 +24,7 @@ from weft.models.transform.auditing import breaches
 from weft.models.transform.plan import TransformPlan
 from weft.models.transform.planned import Part
 from weft.models.transform.program import PlanError, PlanProgram
-from weft.solver.judge.validate import violations
-from weft.solver.step.search import Infeasible
+from weft.solver import Infeasible, violations
 
 #: Whole seconds, so that all of it is exact.
 COSTS = {"up": 3.0, "down": 2.0, "d(act)*": 2.0, "d(w2)*": 1.0, "d(w1)*": 2.0, "d(*": 1.0, "*": 1.0}

@@ -14,9 +14,8 @@ from tests.support.exported_models import saved_model
 from weft.app.profile import operators
 from weft.app.profile.operators import profile_operators
 from weft.cli.main import main
-from weft.models.capture.capture import capture_file
+from weft.models import capture_file, load_graph
 from weft.models.graph.layers_view import by_layer
-from weft.models.graph.operator_files import load_graph
 from weft.models.times.measured_times import load_times
 from weft.models.times.operator_times import Origin
 

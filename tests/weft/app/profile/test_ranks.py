@@ -11,8 +11,7 @@ from tests.support.commands import refusal
 from tests.support.stage_files import TRAINING
 from weft.app.profile.targets import ProfileFault
 from weft.cli.main import main
-from weft.runtime.interface.training import Training
-from weft.runtime.measure.stage_costs import load_stage_costs
+from weft.runtime import Training, load_stage_costs
 
 
 @pytest.mark.slow

@@ -21,11 +21,9 @@ from weft.cli.main import main
 from weft.models.share.job import Job, SharingError, job_of
 from weft.runtime.plan.collectives import collective_rows
 from weft.runtime.plan.plan import plan_of
+from weft.solver import Block, BlockKind, Dependency, Device, Infeasible, NoneFound, Problem, load_schedule
 from weft.solver.control.stopping import STOP
-from weft.solver.feasibility.infeasible import Infeasible, NoneFound
-from weft.solver.io.schedule_files import load_schedule
 from weft.solver.judge.collective_order import collective_order_faults
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
 
 def options() -> SearchOptions:

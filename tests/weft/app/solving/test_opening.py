@@ -14,10 +14,8 @@ from weft.app.lib.options import SearchOptions
 from weft.app.solving.opening import openings, solve_source
 from weft.models.candidates import build
 from weft.models.spec.spec import Spec, SpecError, parse_spec
-from weft.solver.baselines import baseline
+from weft.solver import NoneFound, Progress, Schedule, baseline
 from weft.solver.control.clock import OutOfTime
-from weft.solver.schedule import Schedule
-from weft.solver.step.search import NoneFound, Progress
 
 TINY = parse_spec(TINY_SPEC)
 

@@ -13,11 +13,9 @@ from weft.app.lib.options import SearchOptions
 from weft.app.solving.solve import solve_case
 from weft.app.sweep.cache import Cache, Solved, key_of
 from weft.cli.lib.summary import summary
-from weft.solver.feasibility.infeasible import Infeasible
+from weft.solver import Infeasible, Progress, violations
 from weft.solver.io.schedule_files import load_schedule, save_schedule, schedule_to_json
 from weft.solver.judge.claims import judge_claims
-from weft.solver.judge.validate import violations
-from weft.solver.step.report import Progress
 
 #: Two stages keep a micro-batch each where both recompute, and one of them where one keeps.
 TIGHT = 20_000

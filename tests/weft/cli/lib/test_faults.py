@@ -19,11 +19,10 @@ from tests.support.commands import ran, refusal
 from tests.support.paths import ROOT
 from weft.cli.lib.faults import in_one_line
 from weft.cli.main import main
+from weft.solver import Infeasible, save_problem
 from weft.solver.control import compiled as binary
 from weft.solver.control.stopping import STOP
-from weft.solver.io.problem_files import save_problem
 from weft.solver.orders import local_search
-from weft.solver.step.search import Infeasible
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, error: Callable[[], object]) -> None:

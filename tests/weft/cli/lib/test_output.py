@@ -20,10 +20,8 @@ from weft.cli.lib.output import require_writable
 from weft.cli.lib.signals import listening
 from weft.cli.main import main
 from weft.figures import draw
-from weft.solver.baselines import baseline
+from weft.solver import baseline, load_schedule, save_problem, save_schedule
 from weft.solver.control.stopping import STOP
-from weft.solver.io.problem_files import save_problem
-from weft.solver.io.schedule_files import load_schedule, save_schedule
 from weft.solver.io.writing import write_atomically
 from weft.text.tables import table_text
 from weft.text.units import name_text

@@ -20,12 +20,9 @@ from tests.support.commands import shows
 from tests.support.examples import slow
 from weft.cli.lib.signals import listening
 from weft.cli.main import main
+from weft.solver import Budget, Schedule, load_schedule, save_problem
 from weft.solver.control.stopping import STOP, breakable, shielded
-from weft.solver.cpsat.budget import Budget
 from weft.solver.diagnose.sensitivity import what_if
-from weft.solver.io.problem_files import save_problem
-from weft.solver.io.schedule_files import load_schedule
-from weft.solver.schedule import Schedule
 
 
 @pytest.fixture(autouse=True)
