@@ -11,16 +11,14 @@ from hypothesis import strategies as st
 from tests.support.examples import for_all
 from tests.support.placements import best_load, every_placement, problems
 from weft.solver.cpsat.budget import Budget
-from weft.solver.placement import judge
+from weft.solver.placement import PlacementProblem, judge, place
 from weft.solver.placement.bracket import simple_bound
 from weft.solver.placement.chain.constructions.random_slicings import best_slicing
 from weft.solver.placement.chain.constructions.refinement import around, near_cuts, refine
 from weft.solver.placement.chain.constructions.threshold_search import excess_needed
-from weft.solver.placement.chain.place import place
 from weft.solver.placement.encoding.least_load import least_bottleneck
 from weft.solver.placement.groups import Division, Groups, groups_of
 from weft.solver.placement.params import PARAMS
-from weft.solver.placement.problem import PlacementProblem
 from weft.solver.placement.reductions.coarsen import coarsen
 from weft.solver.placement.reductions.cutoff import keep_dear_nets_whole, without_slow_kinds
 from weft.solver.placement.reductions.fold import fold

@@ -20,9 +20,8 @@ import weft
 from tests.oracles.placements import best, every_graph, every_row
 from tests.support.examples import for_all
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
+from weft.solver.placement import place, place_graph
 from weft.solver.placement.bracket import Standing
-from weft.solver.placement.chain.place import place
-from weft.solver.placement.dag.place_graph import place_graph
 from weft.solver.placement.placement import Placement, meets
 from weft.solver.placement.problem import Degree, DeviceKind, Node, PlacementError, PlacementProblem, PlacementTensor
 

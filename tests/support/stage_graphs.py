@@ -7,9 +7,8 @@ import dataclasses
 from hypothesis import strategies as st
 
 from tests.support.placements import every_placement, tensors_between
-from weft.solver.placement import judge
+from weft.solver.placement import DeviceKind, Node, PlacementProblem, PlacementTensor, judge
 from weft.solver.placement.dag.stage_dag import stages_by_depth
-from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, PlacementTensor
 
 EFFORT = 20.0
 

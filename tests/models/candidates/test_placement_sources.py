@@ -23,8 +23,7 @@ from weft.models.spec.families import MmtModel, UnoModel
 from weft.models.times.operator_times import OperatorTime, Origin
 from weft.models.times.roofline import Roofline
 from weft.solver.io.entries import FormatError
-from weft.solver.placement.dag.place_graph import place_graph
-from weft.solver.placement.problem import PlacementError
+from weft.solver.placement import PlacementError, place_graph
 
 SPEC = """
 name: towers

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support.communication import error, random_pass, random_program
 from tests.support.examples import for_all
-from weft.models.communication.interpreter import random_values
-from weft.models.communication.program import CommunicationError
+from weft.communication import CommunicationError, random_values
 
 
 def changed(seed: int, passes: int = 10) -> Counter[str]:

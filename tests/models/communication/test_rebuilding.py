@@ -7,9 +7,7 @@ import pytest
 from hypothesis import strategies as st
 
 from tests.support.examples import for_all
-from weft.models.communication.builder import Builder
-from weft.models.communication.passes.fuse import fuse
-from weft.models.communication.passes.overlap import overlap
+from weft.communication import Builder, fuse, overlap
 from weft.models.communication.program import CommunicationError, CommunicationProgram
 from weft.models.communication.rebuilding import detour, in_order, is_needed
 

@@ -11,11 +11,10 @@ import torch
 from tests.support.planned_models import CAPTURED, made
 from weft.app.plans.checking import error, run_dense
 from weft.models.layouts.values import Array
-from weft.models.transform.backward import with_backward
 from weft.models.transform.plan import TransformPlan
 from weft.models.transform.program import PlanError, PlanProgram
 from weft.plans import program as program_of
-from weft.plans import tensor_parallel
+from weft.plans import tensor_parallel, with_backward
 
 
 def captured(name: str) -> tuple[PlanProgram, dict[str, Array], torch.nn.Module, torch.Tensor]:

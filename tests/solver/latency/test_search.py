@@ -22,9 +22,8 @@ from weft.solver.latency.search import (
     listed_within,
     longest_chain,
 )
+from weft.solver.period import Periodic, find_period
 from weft.solver.period.improvers.starts import one_at_a_time
-from weft.solver.period.periodic import Periodic
-from weft.solver.period.search import find_period
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Number, Problem
 from weft.solver.relations.min_dist import takes_before_giving
 from weft.solver.step.stretch import at_its_times

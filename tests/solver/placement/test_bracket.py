@@ -16,7 +16,7 @@ from tests.support.replicated_stages import problems as replicated_problems
 from tests.support.stage_graphs import best_graph
 from tests.support.stage_graphs import problems as graph_problems
 from weft.solver import Budget, Infeasible
-from weft.solver.placement import judge
+from weft.solver.placement import PlacementError, PlacementProblem, judge
 from weft.solver.placement.bracket import BOUNDS, Placer, applying, simple_bound
 from weft.solver.placement.chain.chain_bracket import ChainBracket
 from weft.solver.placement.chain.place import FIRST, ROUND, WHOLE
@@ -24,7 +24,6 @@ from weft.solver.placement.dag.graph_bracket import GraphBracket
 from weft.solver.placement.dag.place_graph import WAYS
 from weft.solver.placement.dag.stage_dag import stages_by_depth
 from weft.solver.placement.groups import Groups, groups_of, parts_of
-from weft.solver.placement.problem import PlacementError, PlacementProblem
 
 CHAIN = tuple(dict.fromkeys((*FIRST, *WHOLE, *ROUND)))
 

@@ -7,10 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.communication import error, steps, tensor_parallel
-from weft.models.communication.builder import Builder, data_parallel
-from weft.models.communication.interpreter import random_values, run
-from weft.models.communication.passes.overlap import overlap
-from weft.models.communication.passes.reorder import reorder
+from weft.communication import Builder, data_parallel, overlap, random_values, reorder, run
 from weft.models.communication.passes.split import as_slice, split
 from weft.models.communication.program import CommunicationError, CommunicationProgram
 

@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 from tests.support.builders import chain, loop, pipeline, tight_v, uneven, v, waves
 from tests.support.examples import for_all
 from weft.solver.cpsat.budget import Budget, Slice
-from weft.solver.period.bracket import Bracket
+from weft.solver.period import Bracket, find_period
 from weft.solver.period.climb import refute
 from weft.solver.period.decide import REFUTED, decide
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.refuters.v_shape import VShape
 from weft.solver.period.refuters.v_shape_dp import VPatterns
-from weft.solver.period.search import find_period
 from weft.solver.period.structure.v_shape import V
 from weft.solver.period.technique import Task
 from weft.solver.problem import Device, Problem

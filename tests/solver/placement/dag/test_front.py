@@ -12,11 +12,10 @@ from tests.support.examples import for_all
 from tests.support.placements import every_placement
 from tests.support.stage_graphs import EFFORT, forks, problems
 from weft.solver.cpsat.budget import Budget
-from weft.solver.placement import judge
+from weft.solver.placement import DeviceKind, Node, PlacementProblem, PlacementTensor, judge
 from weft.solver.placement.dag.front import front
 from weft.solver.placement.dag.stage_dag import stages_by_depth
 from weft.solver.placement.params import PARAMS
-from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, PlacementTensor
 
 
 def best_by_depth(problem: PlacementProblem, most: float = math.inf) -> list[tuple[float, int]]:

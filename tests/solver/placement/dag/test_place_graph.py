@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 from tests.support.examples import for_all
 from tests.support.stage_graphs import EFFORT, best_graph, forks
 from weft.solver.cpsat.budget import Budget
-from weft.solver.placement.chain.place import place
+from weft.solver.placement import Degree, DeviceKind, Node, PlacementError, PlacementProblem, PlacementTensor, place
 from weft.solver.placement.dag.levels.ideals import TooWide
 from weft.solver.placement.dag.levels.level_search import LevelGoal, levels
 from weft.solver.placement.dag.place_graph import place_graph
 from weft.solver.placement.groups import groups_of
-from weft.solver.placement.problem import Degree, DeviceKind, Node, PlacementError, PlacementProblem, PlacementTensor
 from weft.solver.placement.refusals import NoPlacement
 
 

@@ -12,10 +12,9 @@ from tests.support.examples import for_all
 from tests.support.replicated_stages import shared, two
 from tests.support.stage_graphs import CHAIN, EFFORT, FORK, forks
 from weft.solver.judge.validate import InvalidSchedule, violations
+from weft.solver.placement import PlacementError, place_graph
 from weft.solver.placement.dag.in_flight import Alternation, in_flight_samples
-from weft.solver.placement.dag.place_graph import place_graph
 from weft.solver.placement.dag.stage_blocks import StageLoad, one_f_one_b, stage_problem, step_of, work_of
-from weft.solver.placement.problem import PlacementError
 
 
 @for_all(st.data(), tries=60)

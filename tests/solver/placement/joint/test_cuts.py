@@ -8,13 +8,11 @@ import pytest
 
 from tests.support.replicated_stages import shared, two
 from tests.support.stage_graphs import EFFORT, forks
+from weft.solver.placement import PlacedStage, PlacementProblem, place_graph
 from weft.solver.placement.dag.front import FrontPoint
-from weft.solver.placement.dag.place_graph import place_graph
 from weft.solver.placement.dag.stage_blocks import work_of
 from weft.solver.placement.joint.cuts import cut_of
 from weft.solver.placement.joint.sized import SizedProblem, affine
-from weft.solver.placement.placement import PlacedStage
-from weft.solver.placement.problem import PlacementProblem
 
 
 def _point(stages: tuple[PlacedStage, ...]) -> FrontPoint:

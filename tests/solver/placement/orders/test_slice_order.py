@@ -12,12 +12,11 @@ from tests.support.examples import for_all
 from tests.support.placements import chain, graph
 from tests.support.replicated_stages import every_row, load, problems, shared
 from weft.solver.cpsat.budget import Budget
-from weft.solver.placement import judge
+from weft.solver.placement import DeviceKind, Node, PlacementProblem, PlacementTensor, judge
 from weft.solver.placement.bracket import simple_bound
 from weft.solver.placement.dag.levels.level_search import LevelGoal, first_chain, levels
 from weft.solver.placement.groups import groups_of
 from weft.solver.placement.orders.slice_order import depth_first_order, interval_transfers, slice_order
-from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, PlacementTensor
 
 
 def test_a_slicing_is_the_best_of_its_order() -> None:

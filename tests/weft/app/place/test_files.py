@@ -13,8 +13,7 @@ from weft.app.place.place import blocks_of
 from weft.cli.main import main
 from weft.solver import Device, ProblemError, load_schedule
 from weft.solver.io.problem_files import load_problem, problem_from_json, problem_to_json
-from weft.solver.placement.dag.place_graph import place_graph
-from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, PlacementTensor
+from weft.solver.placement import DeviceKind, Node, PlacementProblem, PlacementTensor, place_graph
 
 _SPEC = """
 name: small

@@ -7,12 +7,10 @@ from hypothesis import strategies as st
 
 from tests.support.examples import for_all
 from tests.support.replicated_stages import every_row, load, problems
-from weft.solver.placement import judge
+from weft.solver.placement import PlacementProblem, judge, place_graph
 from weft.solver.placement.bracket import simple_bound
-from weft.solver.placement.dag.place_graph import place_graph
 from weft.solver.placement.dag.stage_dag import stages_by_depth
 from weft.solver.placement.groups import groups_of
-from weft.solver.placement.problem import PlacementProblem
 from weft.solver.placement.refusals import NoPlacement
 
 

@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 from tests.support.examples import for_all
 from tests.support.replicated_stages import every_row, load, problems
 from weft.solver.cpsat.budget import Budget
-from weft.solver.placement import judge
+from weft.solver.placement import PlacementProblem, judge
 from weft.solver.placement.bracket import simple_bound
 from weft.solver.placement.dag.levels.least_step import least_step
 from weft.solver.placement.dag.levels.ways import ways_of
 from weft.solver.placement.dag.stage_blocks import one_f_one_b, stage_problem, step_of, work_of
 from weft.solver.placement.dag.stage_dag import stages_by_depth
 from weft.solver.placement.groups import groups_of
-from weft.solver.placement.problem import PlacementProblem
 
 
 @for_all(problems(least=1), st.integers(1, 4), tries=60)
