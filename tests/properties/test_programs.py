@@ -20,19 +20,10 @@ from hypothesis import strategies as st
 from tests.support.builders import any_order
 from tests.support.examples import for_all
 from tests.support.strategies import problems
+from weft.runtime import Program, ProgramError
 from weft.runtime.plan.check import check_program
 from weft.runtime.plan.plan import Plan, plan_from_json, plan_of, plan_to_json
-from weft.runtime.plan.program import (
-    BlockWork,
-    Instruction,
-    Program,
-    ProgramError,
-    Recv,
-    Reduce,
-    Send,
-    StageWork,
-    parse_instruction,
-)
+from weft.runtime.plan.program import BlockWork, Instruction, Recv, Reduce, Send, StageWork, parse_instruction
 from weft.runtime.plan.stage_graph import LETTERS
 from weft.solver import Block, BlockKind, Dependency, Device, Problem, Schedule
 from weft.solver.offload import Offload, with_offloads

@@ -25,16 +25,10 @@ from tests.support.wide_problems import keep_or_recompute
 from tests.support.wide_schedules import drawn_schedule
 from weft.app.lib.judged import verdict
 from weft.cli.lib.summary import summary
-from weft.solver import ProblemError, Schedule, baseline, solve, time_orders
+from weft.solver import ProblemError, Schedule, baseline, load_problem, solve, time_orders
 from weft.solver.baselines.rivals.greedy import orders
 from weft.solver.io.entries import FormatError
-from weft.solver.io.problem_files import (
-    any_problem_from_json,
-    load_any_problem,
-    load_problem,
-    problem_from_json,
-    problem_to_json,
-)
+from weft.solver.io.problem_files import any_problem_from_json, load_any_problem, problem_from_json, problem_to_json
 from weft.solver.io.schedule_files import load_schedule, schedule_from_json, schedule_to_json
 from weft.solver.ticks import TickProblem
 

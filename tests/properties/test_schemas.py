@@ -12,14 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from tests.properties.test_readers import (
-    ORIGINALS,
-    PROBLEMS,
-    WIDE_ORIGINALS,
-    WIDE_PROBLEMS,
-    damaged_values,
-    suite,
-)
+from tests.properties.test_readers import ORIGINALS, PROBLEMS, WIDE_ORIGINALS, WIDE_PROBLEMS, damaged_values, suite
 from tests.support.commands import shows
 from tests.support.strategies import problems, schedules
 from tests.support.wide_schedules import drawn_schedule

@@ -88,7 +88,7 @@ def alone(plan: Plan, part: Training) -> Replay | None:
         return run_training(plan, session, part)
 
 
-def errors_on_two_ranks(error: Callable[[Plan, Session, int, Ties], float], plans: Mapping[str, Plan],
+def errors_on_ranks(error: Callable[[Plan, Session, int, Ties], float], plans: Mapping[str, Plan],
                         ties: Callable[[int], Iterable[Ties]]) -> dict[str, float]:
     """By plan and ties: how far ``error`` finds training on two ranks from one process on the whole batch. Two replicas
     with three micro-batches each are one with six."""

@@ -9,11 +9,7 @@ import pytest
 from hypothesis import strategies as st
 
 from tests.support.examples import for_all
-from weft.models.candidates.alternatives import (
-    OpenCandidate,
-    activations_choice,
-    open_candidates,
-)
+from weft.models.candidates.alternatives import OpenCandidate, activations_choice, open_candidates
 from weft.models.candidates.build import bytes_per_parameter, candidate_of, candidates
 from weft.models.candidates.gpu_costs import gpu_costs
 from weft.models.candidates.stage_split import NoSplit, split_at

@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 
 from tests.support.builders import chain, pipeline, v
 from tests.support.ranks import finished
-from tests.support.stages import WIDTH, Ties, alone, apart, errors_on_two_ranks, inputs, models, one_rank, tied_in
+from tests.support.stages import WIDTH, Ties, alone, apart, errors_on_ranks, inputs, models, one_rank, tied_in
 from weft.runtime import AdamA, Boundary, Plan, Ports, Session, SessionError, Training, counted, plan_of
 from weft.runtime.ranks.health import RunError
 from weft.runtime.replay.run import run_training
@@ -203,4 +203,4 @@ def _error(plan: Plan, session: Session, micro_batches: int, ties: Ties) -> floa
 if __name__ == "__main__":
     plans = {"full": plan_of(baseline("1f1b", pipeline(chain(2)), 4)),
              "v": plan_of(baseline("zb-v", pipeline(v(2), split=(1, 1)), 4))}
-    print(json.dumps(errors_on_two_ranks(_error, plans, lambda _: ((), TIES))))
+    print(json.dumps(errors_on_ranks(_error, plans, lambda _: ((), TIES))))

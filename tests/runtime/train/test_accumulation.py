@@ -15,18 +15,7 @@ from torch import Tensor, nn
 
 from tests.support.builders import chain, pipeline, v
 from tests.support.ranks import finished
-from tests.support.stages import (
-    BATCH,
-    WIDTH,
-    Ties,
-    alone,
-    apart,
-    errors_on_two_ranks,
-    inputs,
-    models,
-    one_rank,
-    tied_in,
-)
+from tests.support.stages import BATCH, WIDTH, Ties, alone, apart, errors_on_ranks, inputs, models, one_rank, tied_in
 from weft.runtime import AdamA, Boundary, MasterWeights, Plan, Session, SessionError, Training, plan_of
 from weft.runtime.replay.run import run_training
 from weft.runtime.replay.single_rank import measure_rank, single_rank
@@ -264,5 +253,5 @@ def _error(plan: Plan, session: Session, micro_batches: int, ties: Ties) -> floa
 
 
 if __name__ == "__main__":
-    print(json.dumps(errors_on_two_ranks(_error, plans(), lambda stages: (
+    print(json.dumps(errors_on_ranks(_error, plans(), lambda stages: (
         (), [{0: "beside.weight", stages - 1: "twice.weight"}]))))

@@ -28,15 +28,10 @@ from tests.support.ranks import launch_forked
 from weft.cli.main import main
 from weft.models import parse_spec, save_graph
 from weft.models.candidates.build import candidates
-from weft.runtime import Boundary, Ports, SessionError, Training
+from weft.runtime import Boundary, MeasuredStages, Ports, SessionError, Training, measured_problem
 from weft.runtime.checkpoint.signature import SignatureError, signed
 from weft.runtime.measure.measure_stages import measure_stages, measured_ties
-from weft.runtime.measure.stage_costs import (
-    MeasuredStages,
-    measured_problem,
-    stage_costs_from_json,
-    stage_costs_to_json,
-)
+from weft.runtime.measure.stage_costs import stage_costs_from_json, stage_costs_to_json
 from weft.runtime.plan.plan import Plan, load_plan, plan_from_json, plan_of, plan_to_json, save_plan
 from weft.runtime.replay.replay import replay_single_rank
 from weft.runtime.train.agreement import Allowed, differences, facts_of, require_allowed
