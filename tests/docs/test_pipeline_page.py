@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from tests.support.paths import ROOT
-from tests.support.ranks import launch_forked
+from tests.support import ROOT, launch_forked
 
 PAGE = ROOT / "docs" / "PIPELINE.md"
 

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.builders import chain, pipeline, v
-from tests.support.tessel_shapes import shape
+from tests.support import chain, pipeline, shape, v
 from weft.app.lib.case import Case, CasePlacement
 from weft.app.lib.options import SearchOptions
 from weft.app.solving.solve import solve_case

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.builders import chain, pipeline
-from tests.support.commands import refusal
+from tests.support import chain, pipeline, refusal
 from weft.cli.main import main
 from weft.runtime.plan.plan import plan_of
 from weft.solver import Problem, baseline, save_problem, save_schedule

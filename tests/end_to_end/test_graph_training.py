@@ -16,10 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from experiments.runtime.equality import CLIP, MICRO_BATCHES, STEPS, Row, compared, plan_for
+from tests.support import PATIENCE, launch_forked, shape
 from tests.support.graph_training import single_process, training
-from tests.support.ranks import PATIENCE, launch_forked
 from tests.support.stage_modules import LENGTH, VOCABULARY, WIDTH, Embed, Mix
-from tests.support.tessel_shapes import shape
 from tests.support.training_graphs import MODES, SHAPES, case, varied
 from weft.runtime import Boundary, Plan, Requests, Training, plan_of
 from weft.runtime.ranks.launch import Ended

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 import weft
-from tests.support.commands import ran
-from tests.support.examples import slow
+from tests.support import ran, slow
 from tests.support.grid import QUICK, ROWS, Row
 from tests.support.kinds_of_input import KINDS, MICRO_BATCHES, PHASES, write_inputs
 from weft.app.lib.sources import read_source

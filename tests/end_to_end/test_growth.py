@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.builders import valid
-from tests.support.examples import slow
+from tests.support import slow, valid
 from tests.support.large_problems import chain, everywhere, folded, random_graph, wide_m
 from weft.solver import Budget, Problem, Schedule, time_orders, validate
 from weft.solver.baselines.lib.sequential import in_sequence

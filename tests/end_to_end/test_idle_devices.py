@@ -6,9 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.builders import loop, pipeline, v, valid
-from tests.support.examples import slow
-from tests.support.paths import REPROS
+from tests.support import REPROS, loop, pipeline, slow, v, valid
 from weft.solver import Device, Problem, load_problem, solve, validate
 
 

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 import weft
-from tests.support.builders import TINY_SPEC, chain, pipeline, valid
-from tests.support.examples import slow
+from tests.support import TINY_SPEC, chain, pipeline, slow, valid
 from tests.support.programs import mlp
 from weft import communication as comm
 from weft import plans

@@ -17,8 +17,7 @@ import torch
 from torch import nn
 
 from experiments.lib.small_gpt import Config, batch, cut, layers, loss
-from tests.support.builders import chain, pipeline
-from tests.support.ranks import PATIENCE, finished
+from tests.support import PATIENCE, chain, finished, pipeline
 from tests.support.steady_costs import steady
 from weft.runtime import Boundary, StageGraph, Training, load_plan, measure_stages, plan_of, save_plan
 from weft.runtime.measure.measure import memory_of

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.commands import ran
-from tests.support.examples import slow
+from tests.support import ran, slow
 from tests.support.kinds_of_input import KINDS, MICRO_BATCHES, write_inputs
 from tests.support.option_pairs import COMMANDS, KINDS_OF_PAIRS, pairwise, reasons
 from weft.cli.lib.command import BAD, GOOD, NO

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from tests.solver.cpsat.test_solve import market_split
-from tests.support.builders import TINY_SPEC, pipeline, v
-from tests.support.examples import slow
+from tests.support import TINY_SPEC, pipeline, slow, v
 from tests.support.large_problems import chain, everywhere, folded, random_graph, wide_m
 from weft.app.compare.run import known_schedules
 from weft.app.lib import options as search_options

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from tests.support.builders import valid
-from tests.support.commands import refusal
+from tests.support import refusal, valid
 from weft.cli.main import main
 
 SPEC = """\

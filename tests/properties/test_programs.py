@@ -17,8 +17,7 @@ from dataclasses import replace
 from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
-from tests.support.builders import any_order
-from tests.support.examples import for_all
+from tests.support import any_order, for_all
 from tests.support.strategies import problems
 from weft.runtime import Program, ProgramError
 from weft.runtime.plan.check import check_program

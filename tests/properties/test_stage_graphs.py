@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from tests.support.builders import any_order
-from tests.support.examples import for_all
+from tests.support import any_order, for_all
 from tests.support.threads import run_in_threads
 from tests.support.training_graphs import MODES, Case, graph_problem, varied
 from weft.runtime import Boundary, Ports, Session, StageGraph, Training, plan_of

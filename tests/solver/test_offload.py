@@ -10,8 +10,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from tests.oracles.whole import least_makespan
-from tests.support.builders import chain, pipeline, valid
-from tests.support.examples import for_all
+from tests.support import chain, for_all, pipeline, valid
 from weft.solver import Infeasible, Problem, ProblemError, Schedule, solve
 from weft.solver.diagnose.sensitivity import changes
 from weft.solver.io.problem_files import problem_from_json, problem_to_json

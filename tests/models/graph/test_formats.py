@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 import weft
-from tests.support.commands import refusal, shows
-from tests.support.paths import SHARED
+from tests.support import SHARED, refusal, shows
 from weft.app.place.place import parse_devices
 from weft.models.graph.formats import load_profiled_graph
 from weft.solver.io.entries import FormatError

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.loading import loaded_after
-from tests.support.paths import SPECS
+from tests.support import SPECS, loaded_after
 from weft.models.files.limits import MAX_MICRO_BATCHES
 from weft.models.hardware.devices import DEVICES
 from weft.models.spec.quantities import format_bytes, parse_bandwidth, parse_bytes, parse_seconds

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 import weft
 from tests.oracles.exchanges import co_shard_faults
-from tests.support.builders import valid
-from tests.support.examples import for_all
+from tests.support import for_all, valid
 from weft.app.lib.verdicts import choice_lines
 from weft.models import DEVICES, PUBLISHED, Spec, SpecError, model_graph, parse_spec
 from weft.models.candidates.stages import Stages, static_bytes

@@ -19,8 +19,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.support.builders import chain, pipeline, v
-from tests.support.ranks import PATIENCE, finished, launch_forked
+from tests.support import PATIENCE, chain, finished, launch_forked, pipeline, v
 from tests.support.stages import BATCH, WIDTH, Mix, gradients, inputs, largest_difference, models
 from weft.runtime import Boundary, Plan, ReplayOptions, Training, plan_of, save_plan
 from weft.runtime.ranks.launch import Ended

@@ -15,8 +15,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from tests.support.lane_problems import laned_schedule
-from tests.support.ranks import PATIENCE, launch_forked
+from tests.support import PATIENCE, laned_schedule, launch_forked
 from tests.support.threads import Tracer, expected, run_in_threads
 from weft.runtime import Boundary, Plan, plan_of
 from weft.runtime.execute.emulate import Emulation

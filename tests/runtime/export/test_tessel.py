@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.builders import chain, pipeline
-from tests.support.examples import for_all
+from tests.support import chain, for_all, pipeline, shape
 from tests.support.strategies import Case, cases
-from tests.support.tessel_shapes import shape
 from weft.runtime.export.refusal import ExportError
 from weft.runtime.export.tessel import load_tessel, save_tessel, tessel_from_json, tessel_to_json
 from weft.solver import Block, BlockKind, Device, Problem, baseline, solve, violations

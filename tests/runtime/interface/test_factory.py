@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.builders import chain, pipeline
-from tests.support.commands import refusal
+from tests.support import chain, pipeline, refusal
 from weft.cli.main import main
 from weft.runtime.interface.factory import FactoryError, load_factory
 from weft.solver import baseline, save_schedule

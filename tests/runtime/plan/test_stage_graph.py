@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.builders import any_order
-from tests.support.paths import DATA
-from tests.support.tessel_shapes import shape
+from tests.support import DATA, any_order, shape
 from tests.support.training_graphs import MODES, SHAPES, case, varied
 from weft.runtime.plan.check import check_program
 from weft.runtime.plan.plan import plan_from_json, plan_of, plan_to_json

@@ -22,9 +22,8 @@ import torch.distributed as dist
 from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
+from tests.support import PATIENCE, ROOT, launch_forked
 from tests.support.checkpoints import a_plan, training
-from tests.support.paths import ROOT
-from tests.support.ranks import PATIENCE, launch_forked
 from weft.runtime.checkpoint import checkpoint
 from weft.runtime.checkpoint.checkpoint import Checkpoints
 from weft.runtime.ranks import joining, loopback, session, watch

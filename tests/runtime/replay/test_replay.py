@@ -10,8 +10,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import strategies as st
 
-from tests.support.builders import chain, pipeline, v
-from tests.support.examples import for_all
+from tests.support import chain, for_all, pipeline, v
 from weft.runtime import Plan, ReplayOptions, Session, SessionError, plan_of
 from weft.runtime.replay.replay import _require_alike, predict
 from weft.runtime.replay.single_rank import RankCost

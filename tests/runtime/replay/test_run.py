@@ -17,8 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from tests.support.builders import chain, pipeline, v
-from tests.support.ranks import finished
+from tests.support import chain, finished, pipeline, v
 from tests.support.stages import WIDTH, Ties, alone, apart, errors_on_ranks, inputs, models, one_rank, tied_in
 from weft.runtime import AdamA, Boundary, Plan, Ports, Session, SessionError, Training, counted, plan_of
 from weft.runtime.ranks.health import RunError

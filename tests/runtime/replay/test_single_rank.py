@@ -14,11 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from tests.runtime.measure.test_measure_stages import gpt
-from tests.support.builders import chain, pipeline
-from tests.support.commands import refusal, shows
-from tests.support.examples import slow
+from tests.support import ROOT, chain, pipeline, refusal, shows, slow
 from tests.support.graph_training import training
-from tests.support.paths import ROOT
 from tests.support.steady_costs import steady
 from tests.support.training_graphs import case, varied
 from weft.runtime import Boundary, MasterWeights, Plan, SessionError, Training, measure_stages, plan_of, save_plan

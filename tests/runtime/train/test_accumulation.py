@@ -13,8 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.support.builders import chain, pipeline, v
-from tests.support.ranks import finished
+from tests.support import chain, finished, pipeline, v
 from tests.support.stages import BATCH, WIDTH, Ties, alone, apart, errors_on_ranks, inputs, models, one_rank, tied_in
 from weft.runtime import AdamA, Boundary, MasterWeights, Plan, Session, SessionError, Training, plan_of
 from weft.runtime.replay.run import run_training

@@ -20,11 +20,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 import weft
+from tests.support import chain, for_all, launch_forked, pipeline
 from tests.support.agreements import CPU, WIDTH, a_plan, layers, measured, sign, training_of
-from tests.support.builders import chain, pipeline
-from tests.support.examples import for_all
 from tests.support.exported_models import MODELS, Tied
-from tests.support.ranks import launch_forked
 from weft.cli.main import main
 from weft.models import parse_spec, save_graph
 from weft.models.candidates.build import candidates

@@ -8,10 +8,8 @@ import pytest
 import torch
 
 from tests.runtime.transports.test_processes import random_plan
-from tests.support.builders import chain, pipeline
-from tests.support.lane_problems import laned_schedule
+from tests.support import chain, finished, laned_schedule, pipeline
 from tests.support.mixed_shapes import Mixed
-from tests.support.ranks import finished
 from tests.support.threads import Tracer, expected, run_in_threads
 from tests.support.unknown_ranks import RANKS, STEPS, TRANSPORTS
 from weft.runtime import Boundary, SessionError, plan_of

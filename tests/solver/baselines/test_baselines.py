@@ -10,8 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.builders import chain, loop, pipeline, v, valid
-from tests.support.loading import loaded_after
+from tests.support import chain, loaded_after, loop, pipeline, v, valid
 from weft.solver import Schedule, time_orders, validate, violations
 from weft.solver.baselines import BASELINES, NotApplicable, baseline, steady_period
 from weft.solver.baselines.lib import sequential

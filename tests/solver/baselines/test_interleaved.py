@@ -9,8 +9,7 @@ import itertools
 
 import pytest
 
-from tests.support.builders import loop, pipeline, valid
-from tests.support.examples import slow
+from tests.support import loop, pipeline, slow, valid
 from weft.solver import baseline, time_orders
 from weft.solver.baselines.lib.alternating import TurnRule, groupings
 from weft.solver.pipeline import Pipeline

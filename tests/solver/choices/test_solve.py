@@ -9,9 +9,8 @@ import pytest
 from hypothesis import assume
 from hypothesis import strategies as st
 
+from tests.support import for_all, valid
 from tests.support.alternatives import drawn_alternatives, least_over
-from tests.support.builders import valid
-from tests.support.examples import for_all
 from tests.support.wide_problems import drawn_run, keep_or_recompute, wide_runs
 from weft.solver import BlockKind, Device, Infeasible, NoneFound, ProblemError, Schedule, solve
 from weft.solver.choices.solve import solve_wide

@@ -10,10 +10,8 @@ from itertools import pairwise
 import pytest
 from hypothesis import assume
 
-from tests.support.builders import chain, pipeline, valid
-from tests.support.examples import for_all
+from tests.support import chain, for_all, pipeline, shape, valid
 from tests.support.strategies import Case, cases, schedules
-from tests.support.tessel_shapes import shape
 from weft.solver import Budget, Operation, Repetend, Schedule, solve, time_orders, validate, violations
 from weft.solver.diagnose.bubbles import idle_times
 from weft.solver.diagnose.critical_cycle import critical_cycle

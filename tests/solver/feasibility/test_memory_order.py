@@ -10,9 +10,7 @@ import pytest
 import weft
 from tests.oracles.generated import Drawn, drawn
 from tests.oracles.whole import fits
-from tests.support.builders import pipeline, v
-from tests.support.commands import refusal, shows
-from tests.support.paths import REPROS
+from tests.support import REPROS, pipeline, refusal, shows, v
 from weft.app.lib.case import Case, CasePlacement
 from weft.app.lib.options import SearchOptions
 from weft.app.solving.solve import solve_case

@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.builders import chain, pipeline
-from tests.support.commands import shows
-from tests.support.paths import DATA
+from tests.support import DATA, chain, pipeline, shows
 from weft.app.lib.judged import verdict
 from weft.solver import Repetend, Schedule, solve, unroll
 from weft.solver.io.entries import FormatError

@@ -9,10 +9,8 @@ from fractions import Fraction
 import pytest
 
 from tests.oracles.brute import least_latency_on_grid
-from tests.support.builders import chain, judged, loop, pipeline, v
-from tests.support.examples import for_all
+from tests.support import chain, for_all, judged, loop, pipeline, shape, v
 from tests.support.strategies import problems
-from tests.support.tessel_shapes import shape
 from weft.solver import Budget, Infeasible, validate
 from weft.solver.latency.search import (
     FixedHeights,

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 import weft
-from tests.support.builders import chain, pipeline, v, valid
-from tests.support.examples import slow
+from tests.support import chain, pipeline, slow, v, valid
 from weft.app.lib.case import Case, CasePlacement
 from weft.app.lib.options import SearchOptions
 from weft.app.solving.solve import solve_case

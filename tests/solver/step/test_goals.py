@@ -10,8 +10,7 @@ import pytest
 from tests.oracles.generated import drawn
 from tests.oracles.lanes import drawn_with_lanes
 from tests.oracles.spans import least_span, least_span_with_lanes
-from tests.support.builders import chain, pipeline, v, valid
-from tests.support.examples import slow
+from tests.support import chain, pipeline, slow, v, valid
 from weft.solver import BASELINES, Block, BlockKind, Budget, Dependency, Device, Problem, baseline, unroll
 from weft.solver.io.schedule_files import schedule_to_json
 from weft.solver.judge.claims import judge_claims

@@ -13,9 +13,7 @@ import pytest
 import weft.solver.step.phases as phases
 from experiments.lib.generated import problem as drawn_problem
 from experiments.lib.generated import suite
-from tests.support.builders import pipeline, v
-from tests.support.examples import slow
-from tests.support.tessel_shapes import shape
+from tests.support import pipeline, shape, slow, v
 from weft.solver import Block, BlockKind, Budget, Dependency, Device, Problem, unroll
 from weft.solver.period.improvers.starts import STARTS
 from weft.solver.step.search import MAX_OPERATIONS, OPTIONAL, Infeasible, Progress, Search, solve

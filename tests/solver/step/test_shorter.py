@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.builders import chain, pipeline
-from tests.support.examples import for_all
+from tests.support import chain, for_all, pipeline
 from tests.support.strategies import Case, cases, least_of
 from weft.solver import Budget, time_orders, violations
 from weft.solver.orders.climb import judged

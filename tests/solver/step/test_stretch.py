@@ -7,9 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.builders import chain, pipeline, v, valid
-from tests.support.examples import slow
-from tests.support.paths import REPROS
+from tests.support import REPROS, chain, pipeline, slow, v, valid
 from weft.solver import Device, Repetend, Schedule, load_schedule, solve, time_orders, validate
 from weft.solver.diagnose.critical_cycle import critical_cycle
 from weft.solver.step.stretch import repeats, unroll

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from tests.support.commands import refusal, shows
-from tests.support.paths import SPECS
-from tests.support.tessel_shapes import shape
+from tests.support import SPECS, refusal, shape, shows
 from weft.models.spec.spec import demo_spec, parse_spec
 
 GIB = 1024**3

@@ -10,12 +10,8 @@ from dataclasses import replace
 import pytest
 
 import weft
-from tests.support.builders import chain, pipeline, v
-from tests.support.examples import for_all
-from tests.support.lane_problems import laned_schedule
-from tests.support.paths import DATA
+from tests.support import DATA, chain, for_all, laned_schedule, pipeline, shape, v
 from tests.support.strategies import problems, schedules
-from tests.support.tessel_shapes import shape
 from tests.support.wide_problems import schedule_of_jobs
 from weft.solver import Block, BlockKind, Budget, Dependency, Device, Problem, Schedule, load_problem, solve, validate
 from weft.solver.diagnose.bubbles import idle_times

@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from tests.support.builders import TINY_SPEC, chain, pipeline
-from tests.support.commands import refusal, shows
-from tests.support.tessel_shapes import shape
+from tests.support import TINY_SPEC, chain, pipeline, refusal, shape, shows
 from weft.runtime.export.torch_import import read_table, schedule_of_table
 from weft.solver import baseline, load_schedule, save_problem, save_schedule, solve, violations
 

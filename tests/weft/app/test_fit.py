@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from tests.support.builders import chain, pipeline
-from tests.support.commands import refusal, shows
-from tests.support.tessel_shapes import shape
+from tests.support import chain, pipeline, refusal, shape, shows
 from weft.runtime.measure.fitting import fit
 from weft.runtime.plan.plan import plan_of, save_plan
 from weft.runtime.plan.timeline import Measured, Timeline, save_timeline

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from tests.support.builders import TINY_SPEC, chain, pipeline, v
-from tests.support.commands import ran
+from tests.support import TINY_SPEC, chain, pipeline, ran, v
 from weft.models.spec.spec import parse_spec
 from weft.solver import Problem, save_problem
 from weft.solver.judge.spans import span_of

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 import weft
-from tests.support.commands import shows
-from tests.support.examples import slow
+from tests.support import shows, slow
 from weft.app.lib.overlap_listing import Listing, OpenOverlap
 from weft.cli.lib.summary import summary
 from weft.cli.main import main

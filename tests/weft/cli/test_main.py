@@ -12,10 +12,7 @@ from typing import Any
 import pytest
 
 import weft
-from tests.support.builders import TINY_SPEC, chain, pipeline
-from tests.support.commands import ran, refusal, shows
-from tests.support.paths import ROOT
-from tests.support.tessel_shapes import shape
+from tests.support import ROOT, TINY_SPEC, chain, pipeline, ran, refusal, shape, shows
 from weft.cli.commands import commands, summary
 from weft.cli.main import main
 from weft.solver import Problem, baseline, load_schedule, save_problem, save_schedule

@@ -9,8 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.support.builders import chain, pipeline
-from tests.support.lane_problems import laned_schedule
+from tests.support import chain, laned_schedule, pipeline
 from tests.support.pictures import GIB, rows
 from tests.support.wide_problems import schedule_of_jobs
 from weft.figures import chart, draw

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.builders import both_ways, chain, pipeline, v
-from tests.support.tessel_shapes import shape
+from tests.support import both_ways, chain, pipeline, shape, v
 from weft.runtime.export.refusal import ExportError
 from weft.runtime.export.tools.nnscaler import nnscaler_module
 from weft.solver import Block, BlockKind, Device, Problem, baseline, solve

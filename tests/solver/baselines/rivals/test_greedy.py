@@ -6,8 +6,7 @@ from itertools import accumulate
 
 import pytest
 
-from tests.support.builders import both_ways, chain, loop, pipeline, v, valid
-from tests.support.tessel_shapes import shape
+from tests.support import both_ways, chain, loop, pipeline, shape, v, valid
 from weft.solver import Block, BlockKind, Dependency, Device, Link, Problem, Schedule, baseline, time_orders, validate
 from weft.solver.baselines.lib.amounts import Amounts
 from weft.solver.baselines.lib.priority_rule import fits_in_order, schedule_by_priority

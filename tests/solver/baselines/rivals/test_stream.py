@@ -11,9 +11,7 @@ import pytest
 
 from tests.oracles.generated import drawn
 from tests.oracles.streams import drawn_stream, plain_streamer
-from tests.support.builders import valid
-from tests.support.examples import slow
-from tests.support.lane_problems import laned_pipeline
+from tests.support import laned_pipeline, slow, valid
 from weft.solver import Block, BlockKind, Dependency, Device, Problem, baseline, validate
 from weft.solver.baselines.rivals.stream import block_places, demanded, tour
 from weft.solver.ticks import TickProblem

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import strategies as st
 
-from tests.support.builders import chain, judged, pipeline, v
-from tests.support.examples import for_all
+from tests.support import chain, for_all, judged, pipeline, v
 from tests.support.strategies import problems
 from weft.solver.period.improvers.list_schedule import list_periodic
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem

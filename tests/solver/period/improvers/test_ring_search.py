@@ -8,8 +8,7 @@ from math import inf
 
 import pytest
 
-from tests.support.builders import chain, judged, loop, pipeline, uneven, v
-from tests.support.lane_problems import laned_pipeline
+from tests.support import chain, judged, laned_pipeline, loop, pipeline, uneven, v
 from weft.solver.cpsat.budget import Budget, Slice
 from weft.solver.period import Bracket, Periodic
 from weft.solver.period.improvers.ring_search import RingSearch

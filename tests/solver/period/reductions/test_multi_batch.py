@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import assume
 
-from tests.support.builders import chain, pipeline
-from tests.support.examples import for_all
+from tests.support import chain, for_all, pipeline
 from tests.support.strategies import Case, cases
 from weft.solver import Budget, Schedule, solve, time_orders, unroll, validate
 from weft.solver.bounds import steady_bound

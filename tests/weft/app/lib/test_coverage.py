@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import weft
-from tests.support.builders import chain, pipeline
-from tests.support.commands import shows
-from tests.support.paths import SPECS
+from tests.support import SPECS, chain, pipeline, shows
 from weft.app.lib.case import case_of
 from weft.app.lib.coverage import NOTHING, Coverage
 from weft.models.spec.spec import load_spec

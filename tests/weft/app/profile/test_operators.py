@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 import weft
-from tests.support.commands import refusal, shows
+from tests.support import refusal, shows, slow
 from tests.support.damage import rewritten
-from tests.support.examples import slow
 from tests.support.exported_models import saved_model
 from weft.app.profile import operators
 from weft.app.profile.operators import profile_operators

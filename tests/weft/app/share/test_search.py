@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from tests.support.commands import refusal, shows
-from tests.support.examples import slow
+from tests.support import refusal, shows, slow
 from tests.support.shared_periods import compared
 from tests.support.sharing import one_gpu, random_jobs
 from weft.app.lib.options import SearchOptions

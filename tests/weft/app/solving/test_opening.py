@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 import weft
-from tests.support.builders import TINY_SPEC, valid
-from tests.support.loading import loaded_after
+from tests.support import TINY_SPEC, loaded_after, valid
 from weft.app.lib.case import Case
 from weft.app.lib.options import SearchOptions
 from weft.app.solving.opening import openings, solve_source

@@ -15,9 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.builders import pipeline, v
-from tests.support.commands import refusal, shows
-from tests.support.paths import ROOT
+from tests.support import ROOT, pipeline, refusal, shows, v
 from tests.support.sweeps import EFFORT, sweep, uniform
 from weft.app.sweep.result import Sweep
 from weft.app.sweep.run import SweepProgress

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 import weft
-from tests.support.commands import refusal
-from tests.support.ranks import finished
+from tests.support import finished, refusal
 from weft.solver.io.schedule_files import save_schedule
 
 SPEC = """

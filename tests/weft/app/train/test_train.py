@@ -16,9 +16,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.support.commands import refusal
-from tests.support.paths import ROOT
-from tests.support.ranks import launch_forked
+from tests.support import ROOT, launch_forked, refusal
 from weft.app.train.setup import EXAMPLES, Setup, example_setup, setup_of
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.ranks.launch import run_ranks

@@ -14,9 +14,7 @@ from typing import NoReturn
 import pytest
 
 import weft
-from tests.support.builders import pipeline, uneven, v
-from tests.support.commands import ran, refusal
-from tests.support.paths import ROOT
+from tests.support import ROOT, pipeline, ran, refusal, uneven, v
 from weft.cli.lib.faults import in_one_line
 from weft.cli.main import main
 from weft.solver import Infeasible, save_problem

@@ -13,9 +13,7 @@ from pathlib import Path
 import pytest
 from rich.table import Table
 
-from tests.support.builders import chain, pipeline
-from tests.support.commands import refusal, shows
-from tests.support.tessel_shapes import shape
+from tests.support import chain, pipeline, refusal, shape, shows
 from weft.cli.lib.output import require_writable
 from weft.cli.lib.signals import listening
 from weft.cli.main import main

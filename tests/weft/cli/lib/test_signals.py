@@ -15,9 +15,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from tests.support.builders import pipeline, v
-from tests.support.commands import shows
-from tests.support.examples import slow
+from tests.support import pipeline, shows, slow, v
 from weft.cli.lib.signals import listening
 from weft.cli.main import main
 from weft.solver import Budget, Schedule, load_schedule, save_problem
