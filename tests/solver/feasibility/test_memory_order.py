@@ -12,7 +12,6 @@ from tests.oracles.generated import Drawn, drawn
 from tests.oracles.whole import fits
 from tests.support import REPROS, pipeline, refusal, shows, v
 from weft.app.lib.case import Case, CasePlacement
-from weft.app.lib.options import SearchOptions
 from weft.app.solving.solve import solve_case
 from weft.solver import Budget, Schedule, load_problem, save_problem, time_orders, validate
 from weft.solver.baselines.lib import sequential
@@ -196,7 +195,7 @@ def test_a_placement_that_stays_open_is_not_ruled_out(monkeypatch: pytest.Monkey
     placements = tuple(CasePlacement(f"p{i}", problem, {"placement": f"p{i}"})
                        for i, problem in enumerate((hopeless, unknown)))
     with pytest.raises(NoneFound):
-        solve_case(Case("two", placements, 2), SearchOptions(effort=1))
+        solve_case(Case("two", placements, 2), weft.SearchOptions(effort=1))
     easy = CasePlacement("p2", pipeline(v(2), memory=8), {"placement": "p2"})
-    schedule = solve_case(Case("three", (*placements, easy), 2), SearchOptions(effort=1))
+    schedule = solve_case(Case("three", (*placements, easy), 2), weft.SearchOptions(effort=1))
     assert schedule.solver["bound_over_placements"] <= load_bound(unknown, 2) * (1 + 1e-6)

@@ -12,7 +12,6 @@ import pytest
 import weft
 from tests.support import chain, pipeline, slow, v, valid
 from weft.app.lib.case import Case, CasePlacement
-from weft.app.lib.options import SearchOptions
 from weft.app.solving.solve import solve_case
 from weft.solver import Problem, Schedule, baseline, validate
 from weft.solver.period.improvers.starts import STARTS
@@ -141,7 +140,7 @@ def test_a_fault_on_one_placement_leaves_the_others(monkeypatch: pytest.MonkeyPa
     case = Case("two", tuple(CasePlacement(f"p{i}", one, {"placement": f"p{i}"})
                              for i, one in enumerate((problem(), odd))), 8)
     monkeypatch.setattr("weft.solver.portfolio.Search", one_fails)
-    schedule: Schedule = solve_case(case, SearchOptions(effort=0.5))
+    schedule: Schedule = solve_case(case, weft.SearchOptions(effort=0.5))
     validate(schedule)
     assert schedule.solver["stopped"] == "p1: Fault: injected"
     assert schedule.solver["bound_over_placements"] <= schedule.makespan

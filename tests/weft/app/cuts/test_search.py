@@ -15,7 +15,6 @@ from tests.support.cut_specs import MODES, Mode, best_of_all_cuts, drawn_spec, s
 from weft.app.cuts.search import CutDecision, CutSearch, space_title
 from weft.app.cuts.tries import tried
 from weft.app.lib.case import case_of
-from weft.app.lib.options import SearchOptions
 from weft.app.solving.solve import solve_case
 from weft.models.cuts.space import CutSpace
 from weft.models.cuts.spaces import cut_spaces
@@ -133,7 +132,7 @@ def test_the_bound_that_is_told_never_falls(number: int) -> None:
     """Nor does it when a cut gets a search of its own, which knows less of it."""
     bounds: list[float] = []
     case = case_of(drawn_spec(number, "split", count=8, shapes=["chain", "v", "loop"], chunks=2))
-    solve_case(case, SearchOptions(effort=0.5), lambda told: bounds.append(told.best.makespan_bound))
+    solve_case(case, weft.SearchOptions(effort=0.5), lambda told: bounds.append(told.best.makespan_bound))
     assert bounds == sorted(bounds)
 
 
@@ -155,7 +154,7 @@ def test_a_stop_while_a_cut_is_taken_proves_nothing_of_it(monkeypatch: pytest.Mo
         offered = {CutSearch.borders_of(placement) for placement in case.placements}
         with monkeypatch.context() as patch:
             patch.setattr(CutSpace, "take", stopped)
-            found = solve_case(case, SearchOptions(effort=2.0), lambda _: None)
+            found = solve_case(case, weft.SearchOptions(effort=2.0), lambda _: None)
         assert found.solver["bound_over_placements"] <= best.makespan * EXACT
         lower += found.makespan > best.makespan * EXACT
     assert lower

@@ -12,7 +12,6 @@ import weft
 from tests.support import refusal, shows, slow
 from tests.support.shared_periods import compared
 from tests.support.sharing import one_gpu, random_jobs
-from weft.app.lib.options import SearchOptions
 from weft.app.share import search
 from weft.app.share.result import RatioTried, Sharing, Timed
 from weft.app.share.search import Question, _SharingSearch, share_jobs
@@ -25,9 +24,9 @@ from weft.solver.control.stopping import STOP
 from weft.solver.judge.collective_order import collective_order_faults
 
 
-def options() -> SearchOptions:
+def options() -> weft.SearchOptions:
     """Their time counts from now on."""
-    return SearchOptions(time_limit=3000, effort=0.5)
+    return weft.SearchOptions(time_limit=3000, effort=0.5)
 
 
 EVEN = Question("1:1")
@@ -138,7 +137,7 @@ def test_a_gpu_with_one_job_only_is_told() -> None:
 @pytest.mark.parametrize("seed", [0, slow(1), slow(2)])
 def test_every_rank_sees_collectives_in_one_order(seed: int) -> None:
     jobs = random_jobs(seed)
-    found = share_jobs(jobs, Question([1] * len(jobs)), SearchOptions(time_limit=3000, effort=0.05))
+    found = share_jobs(jobs, Question([1] * len(jobs)), weft.SearchOptions(time_limit=3000, effort=0.05))
     assert not collective_order_faults(collective_rows(plan_of(found.schedule)))
     assert found.round.bound <= found.round.period
 
@@ -198,5 +197,5 @@ def test_a_stop_is_not_taken_for_too_few_rounds(monkeypatch: pytest.MonkeyPatch)
 def test_without_any_time_there_is_a_period(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "_IN_ANY_CASE", 30.0)  # on any machine enough
     jobs = [one_gpu(name, 6, 4) for name in "ab"]
-    found = share_jobs(jobs, EVEN, SearchOptions(time_limit=0.0))
+    found = share_jobs(jobs, EVEN, weft.SearchOptions(time_limit=0.0))
     assert found.round.period <= 20 and found.round.bound <= found.round.period
