@@ -15,6 +15,7 @@ from tests.properties.test_input_files import DNN, GRAPH
 from tests.support.commands import refusal
 from tests.support.damage import rewritten
 from tests.support.exported_models import saved_model
+from tests.support.paths import written
 from weft.models import SpecError, capture_file, load_graph, load_spec, parse_spec
 from weft.models.capture.exported import ExportFault
 from weft.models.files.limits import MAX_PROGRAM_BYTES, MAX_SPEC_BYTES
@@ -132,8 +133,7 @@ def test_sizes_that_are_too_large_together_are_refused(tmp_path: Path) -> None:
     ('{"model_type": "resnet", "layer_type": {}}', "layer_type is"), ('{"model_type": "\\ud800"}', "model_type is"),
     ('{"model_type": "resnet", "embedding_size": 9, "depths": [' + "1," * 99999 + "1]}", "depths is")])
 def test_a_config_that_means_nothing_is_refused(text: str, words: str, tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-    path.write_text(text)
+    path = written(tmp_path / "config.json", text)
     with pytest.raises(ConfigError) as caught:
         read_config(path)
     message = str(caught.value)
@@ -143,8 +143,7 @@ def test_a_config_that_means_nothing_is_refused(text: str, words: str, tmp_path:
 
 @pytest.mark.parametrize("field", ["maxFPGAs", "maxCPUs", "maxSizePerFPGA"])
 def test_a_graph_on_more_devices_than_there_are_is_refused(field: str, tmp_path: Path) -> None:
-    path = tmp_path / "g.json"
-    path.write_text(json.dumps({**DNN, field: 2**63}))
+    path = written(tmp_path / "g.json", json.dumps({**DNN, field: 2**63}))
     with pytest.raises(FormatError, match=rf"g\.json: {field} is 9223372036854775808, it must be at most"):
         load_profiled_graph(path)
 

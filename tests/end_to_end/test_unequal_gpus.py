@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from tests.support import refusal, valid
+from tests.support import refusal, valid, written
 from weft.cli.main import main
 
 SPEC = """\
@@ -40,7 +40,6 @@ def test_unequal_gpus_are_scheduled_judged_checked_and_planned(tmp_path: Path) -
     ("backward: [full], shapes: [chain, v, loop]", "shapes: [tensor]", "GPUs that compute together, which takes"),
 ])
 def test_what_does_not_go_with_them_is_one_sentence(old: str, new: str, words: str, tmp_path: Path) -> None:
-    spec = tmp_path / "spec.yaml"
-    spec.write_text(SPEC.replace(old, new))
+    spec = written(tmp_path / "spec.yaml", SPEC.replace(old, new))
     said = refusal("solve", spec, "--effort", "0.5", "-o", tmp_path / "out.json")
     assert words in said

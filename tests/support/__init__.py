@@ -12,12 +12,13 @@ if TYPE_CHECKING:
     from tests.support.examples import for_all, slow
     from tests.support.lane_problems import laned_pipeline, laned_schedule
     from tests.support.loading import loaded_after
-    from tests.support.paths import DATA, REPROS, ROOT, SHARED, SPECS
+    from tests.support.paths import DATA, REPROS, ROOT, SHARED, SPECS, written
     from tests.support.ranks import PATIENCE, finished, found_by_parts, launch_forked
     from tests.support.tessel_shapes import shape
 
 __all__ = ["DATA", "PATIENCE", "REPROS", "ROOT", "SHARED", "SPECS", "TINY_SPEC", "any_order", "both_ways", "chain",
            "finished", "for_all", "found_by_parts", "judged", "laned_pipeline", "laned_schedule", "launch_forked",
-           "loaded_after", "loop", "pipeline", "ran", "refusal", "shape", "shows", "slow", "uneven", "v", "valid"]
+           "loaded_after", "loop", "pipeline", "ran", "refusal", "shape", "shows", "slow", "uneven", "v", "valid",
+           "written"]
 
 __getattr__, __dir__ = lazily(__name__)

@@ -8,6 +8,7 @@ import pytest
 
 import weft
 from tests.support.commands import shows
+from tests.support.paths import written
 from weft.models import Spec, SpecError, estimate_spec, parse_spec
 from weft.models.candidates.build import candidates, layer_costs
 from weft.models.candidates.stages import Stages, static_bytes
@@ -103,12 +104,10 @@ def test_less_memory_is_enough_and_the_comparison_says_so(tmp_path: Path) -> Non
     assert isinstance(found.with_adam, str) and "lacks" in found.with_adam
     assert "with Adam in place of AdamA nothing fits: no split of 2 layers" in found.caption()
     assert "lacks" in found.to_json()["with_adam"]["infeasible"]
-    roomy = tmp_path / "roomy.yaml"
-    roomy.write_text(LAYERS % "adama")
+    roomy = written(tmp_path / "roomy.yaml", LAYERS % "adama")
     compared = weft.compare(roomy, effort=0.5, time_limit=3000)
     assert "against weft with Adam in place of AdamA (12.0 ms): a tie" in compared.caption()
     assert "keeps no whole gradients; with Adam they would take" in shows("solve", roomy, "--quiet", "--effort", "0.5")
-    plain = tmp_path / "plain.yaml"
-    plain.write_text(LAYERS % "adam")
+    plain = written(tmp_path / "plain.yaml", LAYERS % "adam")
     assert weft.compare(plain, effort=0.5, time_limit=3000).with_adam is None
     assert "AdamA" not in shows("solve", plain, "--quiet", "--effort", "0.5")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.builders import chain, pipeline
+from tests.support.paths import written
 from weft.solver import Device, baseline
 from weft.solver.io.entries import FormatError, read_json
 from weft.solver.io.problem_files import load_problem, problem_from_json, problem_to_json, save_problem
@@ -276,16 +277,14 @@ def test_saved_is_loaded(tmp_path: Path) -> None:
 
 
 def test_writing_replaces_the_whole_file(tmp_path: Path) -> None:
-    path = tmp_path / "out.txt"
-    path.write_text("a long text that was there before")
+    path = written(tmp_path / "out.txt", "a long text that was there before")
     write_atomically(path, "new")
     assert path.read_text() == "new"
     assert os.listdir(tmp_path) == ["out.txt"]
 
 
 def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "schedule.json"
-    path.write_text("old")
+    path = written(tmp_path / "schedule.json", "old")
 
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")

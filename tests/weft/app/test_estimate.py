@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from tests.support import SPECS, refusal, shape, shows
+from tests.support import SPECS, refusal, shape, shows, written
 from weft.models.spec.spec import demo_spec, parse_spec
 
 GIB = 1024**3
@@ -168,16 +168,14 @@ def test_a_config_is_estimated_without_a_spec(tmp_path: Path) -> None:
     ({"gpus": 8, "device": "h100", "batch": 10, "micro_batch": 3}, "batch is 10, but .* give a multiple of 3"),
     ({"gpus": 8, "device": "h100", "sequence": 2**30}, "sequence is 1073741824, .* 1 to 16777216")])
 def test_what_a_config_lacks_is_one_sentence(asked: dict[str, int | str], words: str, tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(LLAMA))
+    path = written(tmp_path / "config.json", json.dumps(LLAMA))
     with pytest.raises(ValueError, match=words) as caught:
         weft.estimate(path, **asked)  # type: ignore[arg-type]
     assert str(caught.value).startswith(str(path)) and "\n" not in str(caught.value)
 
 
 def test_a_grid_of_a_config_is_estimated(tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(LLAMA))
+    path = written(tmp_path / "config.json", json.dumps(LLAMA))
     found = weft.estimate(path, gpus=16, device="h100", batch=64, parallel={
         "tensor": 2, "pipeline": 4, "virtual": 2, "zero": 1, "recompute": "none", "context": 1, "micro_batch": 1})
     assert found.fits and len(found.estimate.stages) == 8 and len(found.estimate.devices) == 4
@@ -211,8 +209,7 @@ def test_other_commands_say_where_a_config_goes(tmp_path: Path) -> None:
 
 
 def test_the_command_prints_tables_and_json(tmp_path: Path) -> None:
-    path = tmp_path / "gpt.yaml"
-    path.write_text(gpt())
+    path = written(tmp_path / "gpt.yaml", gpt())
     text = shows("estimate", path)
     assert "modelled" in text and "GiB of each GPU at its peak" in text
     found = json.loads(shows("estimate", path, "--shape", "v", "--json"))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import weft
-from tests.support import ROOT, TINY_SPEC, chain, pipeline, ran, refusal, shape, shows
+from tests.support import ROOT, TINY_SPEC, chain, pipeline, ran, refusal, shape, shows, written
 from weft.cli.commands import commands, summary
 from weft.cli.main import main
 from weft.solver import Problem, baseline, load_schedule, save_problem, save_schedule
@@ -63,8 +63,7 @@ def test_compare_shows_every_known_schedule(problem: Path) -> None:
 
 
 def test_a_model_spec_is_solved_over_its_placements(tmp_path: Path) -> None:
-    spec = tmp_path / "tiny.yaml"
-    spec.write_text(TINY_SPEC)
+    spec = written(tmp_path / "tiny.yaml", TINY_SPEC)
     comparison = weft.compare(spec, effort=0.3)
     assert {"1f1b", "interleaved", "zb-v", "weft"} <= set(comparison.schedules)
     for row in comparison.rows:
@@ -77,8 +76,7 @@ def test_a_model_spec_is_solved_over_its_placements(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["check", "draw", "plan", "export"])
 def test_a_spec_in_the_place_of_a_schedule_is_told_how_to_become_one(command: str, tmp_path: Path) -> None:
-    path = tmp_path / "model.yaml"
-    path.write_text(TINY_SPEC)
+    path = written(tmp_path / "model.yaml", TINY_SPEC)
     further = [] if command == "check" else ["-o", tmp_path / ("out.svg" if command == "draw" else "out.json")]
     said = refusal(command, path, *further)
     assert "model.yaml: is a model spec by its ending, and this needs a schedule; make" in said

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import ROOT, pipeline, refusal, shows, v
+from tests.support import ROOT, pipeline, refusal, shows, v, written
 from tests.support.sweeps import EFFORT, sweep, uniform
 from weft.app.sweep.result import Sweep
 from weft.app.sweep.run import SweepProgress
@@ -140,8 +140,7 @@ def test_a_damaged_entry_is_solved_again(tmp_path: Path) -> None:
 
 
 def test_results_outlive_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
-    occupied = tmp_path / "file"
-    occupied.write_text("")
+    occupied = written(tmp_path / "file", "")
     found = sweep(memory=[1, 2], cache=occupied, refine=False)
     assert len(found.rows) == 2
     assert found.notes and found.notes[0].startswith(f"not cached: {occupied}")

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.support import ROOT, launch_forked, refusal
+from tests.support import ROOT, launch_forked, refusal, written
 from weft.app.train.setup import EXAMPLES, Setup, example_setup, setup_of
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.ranks.launch import run_ranks
@@ -73,8 +73,7 @@ def misled():
 
 @pytest.fixture
 def script(tmp_path: Path) -> str:
-    path = tmp_path / "mine.py"
-    path.write_text(SCRIPT)
+    path = written(tmp_path / "mine.py", SCRIPT)
     return str(path)
 
 

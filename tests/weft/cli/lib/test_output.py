@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from rich.table import Table
 
-from tests.support import chain, pipeline, refusal, shape, shows
+from tests.support import chain, pipeline, refusal, shape, shows, written
 from weft.cli.lib.output import require_writable
 from weft.cli.lib.signals import listening
 from weft.cli.main import main
@@ -91,8 +91,7 @@ def test_a_pipe_that_nobody_reads_ends_with_a_stop(tmp_path: Path) -> None:
 
 
 def test_permissions_stay(problem: Path, tmp_path: Path) -> None:
-    output = tmp_path / "out.json"
-    output.write_text("old")
+    output = written(tmp_path / "out.json", "old")
     output.chmod(0o640)
     shows(*solving(problem, output))
     assert stat.S_IMODE(output.stat().st_mode) == 0o640
@@ -126,8 +125,7 @@ def test_an_output_that_cannot_be_is_refused_before_the_search(
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everything")
 def test_what_is_read_only_is_refused(problem: Path, tmp_path: Path) -> None:
-    output = tmp_path / "out.json"
-    output.write_text("old")
+    output = written(tmp_path / "out.json", "old")
     output.chmod(0o444)
     assert f"{output}: is read-only" in refusal(*solving(problem, output)) and output.read_text() == "old"
 
