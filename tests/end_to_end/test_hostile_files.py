@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from tests.properties.test_input_files import DNN, GRAPH
-from tests.support.commands import refusal
+from tests.support import refusal, written
 from tests.support.damage import rewritten
 from tests.support.exported_models import saved_model
-from tests.support.paths import written
 from weft.models import SpecError, capture_file, load_graph, load_spec, parse_spec
 from weft.models.capture.exported import ExportFault
 from weft.models.files.limits import MAX_PROGRAM_BYTES, MAX_SPEC_BYTES

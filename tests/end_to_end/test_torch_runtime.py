@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from tests.support import finished, for_all
+from tests.support import finished, for_all, in_order, pipelines
 from tests.support.builders import chain, loop, pipeline, v, waves
-from tests.support.strategies import in_order, pipelines
 from weft.runtime.export.torch_actions import TorchVersion
 from weft.runtime.export.torch_csv import save_torch_csv, torch_csv
 from weft.runtime.export.torch_import import parse_table, read_table, schedule_of_table

@@ -9,8 +9,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from tests.oracles.brute import least_whole_period
-from tests.support.examples import for_all
-from tests.support.strategies import cases
+from tests.support import cases, for_all
 from weft.solver import Block, BlockKind, Budget, Dependency, Device, Problem, solve
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.reductions.barriers import Contraction

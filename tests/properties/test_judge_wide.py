@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
-from tests.support.examples import for_all
+from tests.support import drawn_run, for_all
 from tests.support.wide_mutations import MUTATIONS, Mutation
-from tests.support.wide_problems import drawn_run
 from tests.support.wide_schedules import Drawn, drawn_schedule, held
 from weft.app.lib.judged import verdict
 from weft.solver import BlockKind, Device, Infeasible, Repetend, Schedule, time_orders

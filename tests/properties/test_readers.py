@@ -17,10 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft
-from tests.support import DATA, chain, pipeline, v
+from tests.support import DATA, chain, keep_or_recompute, pipeline, v
 from tests.support.damage import changed, with_bytes
 from tests.support.examples import examples
-from tests.support.wide_problems import keep_or_recompute
 from tests.support.wide_schedules import drawn_schedule
 from weft.app.lib.judged import verdict
 from weft.cli.lib.summary import summary

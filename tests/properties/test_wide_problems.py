@@ -7,8 +7,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from tests.oracles.wide import TooLarge, least_makespan
-from tests.support.examples import for_all
-from tests.support.wide_problems import drawn_run, drawn_wide, keep_or_recompute
+from tests.support import drawn_run, drawn_wide, for_all, keep_or_recompute
 from weft.solver.step.search import Infeasible, solve
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Rounds, Run

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from tests.support.commands import shows
-from tests.support.paths import written
+from tests.support import shows, written
 from weft.models import Spec, SpecError, estimate_spec, parse_spec
 from weft.models.candidates.build import candidates, layer_costs
 from weft.models.candidates.stages import Stages, static_bytes

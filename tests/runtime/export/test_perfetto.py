@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import chain, laned_schedule, pipeline, v
-from tests.support.wide_problems import schedule_of_jobs
+from tests.support import chain, laned_schedule, pipeline, schedule_of_jobs, v
 from weft.runtime.export.perfetto import save_trace, trace
 from weft.runtime.plan.plan import plan_of
 from weft.runtime.plan.timeline import Measured, Timeline

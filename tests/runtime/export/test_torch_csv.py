@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support import both_ways, chain, for_all, pipeline, shape, v
-from tests.support.strategies import in_order, pipelines
+from tests.support import both_ways, chain, for_all, in_order, pipeline, pipelines, shape, v
 from weft.runtime.export.refusal import ExportError
 from weft.runtime.export.torch_actions import TorchAction, TorchVersion, parse_cell
 from weft.runtime.export.torch_check import check_communication

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.captured_models import made
+from tests.support import finished, found_by_parts, launch_forked, made
 from tests.support.mesh_ranks import EPS, PARTS, SIZE, SLOWER, STEPS, OwnHead
-from tests.support.ranks import finished, found_by_parts, launch_forked
 
 pytestmark = pytest.mark.slow
 

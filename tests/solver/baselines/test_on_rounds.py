@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support import chain, for_all, pipeline
+from tests.support import chain, for_all, pipeline, wide_runs
 from tests.support.class_runs import pipeline_of_lengths
-from tests.support.wide_problems import wide_runs
 from weft.solver import BASELINES, NotApplicable, baseline, validate, violations
 from weft.solver.baselines.on_rounds import baseline_on_rounds, best_on_rounds, known_on_rounds, stand_ins
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import assume
 from hypothesis import strategies as st
 
+from tests.support import drawn_run, drawn_wide, for_all, keep_or_recompute, slow
 from tests.support.alternatives import drawn_alternatives, least_over
 from tests.support.class_runs import any_orders, best_of_orders, drawn_pipeline
-from tests.support.examples import for_all, slow
-from tests.support.wide_problems import drawn_run, drawn_wide, keep_or_recompute
 from weft.solver import BlockKind, Budget, Device, Infeasible, Schedule, validate
 from weft.solver.choices.decision import Leaves, Taken, carried, scheduled
 from weft.solver.choices.node import ChoiceNode

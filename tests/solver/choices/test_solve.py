@@ -9,9 +9,8 @@ import pytest
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from tests.support import for_all, valid
+from tests.support import drawn_run, for_all, keep_or_recompute, valid, wide_runs
 from tests.support.alternatives import drawn_alternatives, least_over
-from tests.support.wide_problems import drawn_run, keep_or_recompute, wide_runs
 from weft.solver import BlockKind, Device, Infeasible, NoneFound, ProblemError, Schedule, solve
 from weft.solver.choices.solve import solve_wide
 from weft.solver.judge.choice_rules import violations_of_choice

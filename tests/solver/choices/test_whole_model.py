@@ -9,9 +9,8 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from tests.oracles.whole import TooLarge, least_makespan
+from tests.support import drawn_run, for_all, wide_runs
 from tests.support.alternatives import drawn_alternatives, least_over
-from tests.support.examples import for_all
-from tests.support.wide_problems import drawn_run, wide_runs
 from weft.solver import BlockKind, Budget, Device, validate
 from weft.solver.choices.whole_model import WholeAnswer, is_small, solve_whole
 from weft.solver.wide.block import WideBlock

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.builders import chain, pipeline
-from tests.support.paths import written
+from tests.support import chain, pipeline, written
 from weft.solver import Device, baseline
 from weft.solver.io.entries import FormatError, read_json
 from weft.solver.io.problem_files import load_problem, problem_from_json, problem_to_json, save_problem

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.examples import for_all
-from tests.support.wide_problems import keep_or_recompute, wide_runs
+from tests.support import for_all, keep_or_recompute, wide_runs
 from weft.solver import BlockKind, Device, Link, ProblemError, time_orders
 from weft.solver.baselines.rivals.greedy import orders
 from weft.solver.wide.block import WideBlock, WideDependency

@@ -10,9 +10,8 @@ from dataclasses import replace
 import pytest
 
 import weft
-from tests.support import DATA, chain, for_all, laned_schedule, pipeline, shape, v
+from tests.support import DATA, chain, for_all, laned_schedule, pipeline, schedule_of_jobs, shape, v
 from tests.support.strategies import problems, schedules
-from tests.support.wide_problems import schedule_of_jobs
 from weft.solver import Block, BlockKind, Budget, Dependency, Device, Problem, Schedule, load_problem, solve, validate
 from weft.solver.diagnose.bubbles import idle_times
 from weft.solver.diagnose.sensitivity import WhatIf, changes, what_if

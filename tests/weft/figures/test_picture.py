@@ -9,9 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.support import chain, laned_schedule, pipeline
+from tests.support import chain, laned_schedule, pipeline, schedule_of_jobs
 from tests.support.pictures import GIB, rows
-from tests.support.wide_problems import schedule_of_jobs
 from weft.figures import chart, draw
 from weft.figures.data import read_measured
 from weft.solver import Block, BlockKind, Device, Problem, Schedule, baseline

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import strategies as st
 
 from tests.oracles.whole import TooLarge, least_makespan
+from tests.support import drawn_wide, for_all
 from tests.support.class_runs import all_orders, drawn_pipeline, pipeline_of_lengths
-from tests.support.examples import for_all
-from tests.support.wide_problems import drawn_wide
 from weft.solver.bounds.makespan import least_time
 from weft.solver.choices.sequences.costs import Costs
 from weft.solver.choices.sequences.node import Relaxation, rounds_of

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 import weft
-from tests.support import ROOT, launch_forked
-from tests.support.captured_models import made
+from tests.support import ROOT, launch_forked, made
 from tests.support.pipeline_ranks import SIZE, one_process, parts
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.ranks.launch import Ended, launch_local

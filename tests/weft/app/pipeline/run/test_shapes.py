@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.captured_models import token_loss
-from tests.support.ranks import found_by_parts, launch_forked
+from tests.support import found_by_parts, launch_forked, token_loss
 from tests.support.shape_ranks import EPS, PARTS, SHAPES, batch, mean_of, model_of, sum_and_count
 
 pytestmark = pytest.mark.slow
