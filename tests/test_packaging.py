@@ -19,8 +19,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from tests.support.builders import pipeline, uneven, v
-from tests.support.paths import ROOT
+from tests.support import ROOT, pipeline, uneven, v
 from weft.solver.control.compiled import why_not
 from weft.solver.io.problem_files import save_problem
 

@@ -15,7 +15,7 @@ from tests.support.cut_specs import spec_of
 from tests.support.placements import chain as row_of_operators
 from weft.models.cuts.space import orders_of_stages, variants_of
 from weft.models.cuts.spaces import cut_spaces
-from weft.solver.baselines import BASELINES
+from weft.solver import BASELINES, Block, BlockKind, Dependency, Device, Problem, solve
 from weft.solver.bounds import makespan_bound, steady_bound
 from weft.solver.bounds.heads import heads, laid_out, tails
 from weft.solver.bounds.in_flight import in_flight_bound
@@ -25,7 +25,7 @@ from weft.solver.bounds.span import span_bound, work_of_busiest
 from weft.solver.cpsat.budget import Budget, Slice
 from weft.solver.latency.search import least_latency
 from weft.solver.orders.local_search import LocalSearch
-from weft.solver.period.bracket import Bracket
+from weft.solver.period import Bracket, find_period
 from weft.solver.period.decide import REFUTED, decide
 from weft.solver.period.improvers.list_schedule import list_periodic
 from weft.solver.period.improvers.ring_search import RingSearch
@@ -34,25 +34,20 @@ from weft.solver.period.periodic import repeat
 from weft.solver.period.reductions.barriers import Contraction
 from weft.solver.period.reductions.multi_batch import in_copies, repeat_copies
 from weft.solver.period.refuters.v_shape_dp import VPatterns
-from weft.solver.period.search import find_period
 from weft.solver.period.structure.v_shape import V
 from weft.solver.pipeline import Pipeline
+from weft.solver.placement import DeviceKind, Node, PlacementProblem, PlacementTensor, place, place_graph
 from weft.solver.placement.bracket import simple_bound
-from weft.solver.placement.chain.place import place
-from weft.solver.placement.dag.place_graph import place_graph
 from weft.solver.placement.groups import groups_of
 from weft.solver.placement.joint.candidates import candidate_of
 from weft.solver.placement.joint.cuts import cut_of
 from weft.solver.placement.joint.sized import affine
 from weft.solver.placement.joint.step_bound import stage_bounds
-from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, PlacementTensor
 from weft.solver.placement.stage_windows import windows_of
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.relations.graph import graph_of
 from weft.solver.relations.implied_order import implied_order
 from weft.solver.relations.min_dist import least_distances, least_open_period
 from weft.solver.step.edges import complete
-from weft.solver.step.search import solve
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders, time_orders
 from weft.solver.variants.fixed_orders import fitting, makespans

@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from tests.support.paths import ROOT
-from tests.support.ranks import launch_forked
+from tests.support import ROOT, launch_forked, written
 
 PAGE = ROOT / "docs" / "PIPELINE.md"
 
@@ -21,8 +20,7 @@ PAGE = ROOT / "docs" / "PIPELINE.md"
 def test_padded_batches_train_as_one_process_does(tmp_path: Path) -> None:
     example, = re.findall(r"## Padded batches\n.*?```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     wide = "import torch\ntorch.set_default_dtype(torch.float64)\n"
-    script = tmp_path / "padded.py"
-    script.write_text(wide + example)
+    script = written(tmp_path / "padded.py", wide + example)
     first, second = launch_forked(2, [sys.executable, "-m", __name__, str(script)])
     assert first.code == second.code == 0, first.errors + second.errors
     assert "weighs unequally" not in first.errors + second.errors

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 import weft
-from tests.support.paths import ROOT
+from tests.support import ROOT, finished
 from tests.support.pipeline_ranks import planned_once
-from tests.support.ranks import finished
 
 
 def lines(folder: Path, *runs: str) -> list[str]:

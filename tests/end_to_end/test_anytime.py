@@ -11,20 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.builders import chain, pipeline, v
-from tests.support.tessel_shapes import shape
+from tests.support import chain, pipeline, shape, v
 from weft.app.lib.case import Case, CasePlacement
 from weft.app.lib.options import SearchOptions
 from weft.app.solving.solve import solve_case
 from weft.figures import chart, draw
 from weft.figures.drawing import build
 from weft.figures.frame import specification
+from weft.solver import Progress, Schedule, load_schedule, save_schedule, solve, validate
 from weft.solver.control.counts import MOST_ENTRIES, History
 from weft.solver.diagnose.critical_path import critical_path
-from weft.solver.io.schedule_files import load_schedule, save_schedule
-from weft.solver.judge.validate import validate
-from weft.solver.schedule import Schedule
-from weft.solver.step.search import Progress, solve
 
 
 def known_at(entries: list[list[float]], elapsed: float) -> list[float]:

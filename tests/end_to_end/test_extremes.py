@@ -9,13 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.builders import chain, pipeline
+from tests.support import chain, pipeline, refusal
 from weft.cli.main import main
 from weft.runtime.plan.plan import plan_of
-from weft.solver.baselines import baseline
-from weft.solver.io.problem_files import save_problem
-from weft.solver.io.schedule_files import save_schedule
-from weft.solver.problem import Problem
+from weft.solver import Problem, baseline, save_problem, save_schedule
 
 PLAIN = pipeline(chain(2), memory=2)
 
@@ -64,9 +61,8 @@ def test_every_command_takes_what_readers_let_pass(problem: Problem, tmp_path: P
 
 
 @pytest.mark.parametrize("end", [1e308, 1e101])
-def test_a_measured_time_beyond_that_is_refused(end: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_measured_time_beyond_that_is_refused(end: float, tmp_path: Path) -> None:
     save_schedule(baseline("1f1b", PLAIN, 3), tmp_path / "s.json")
     (tmp_path / "t.json").write_text(json.dumps(timeline(PLAIN, end)))
-    assert main(["draw", str(tmp_path / "s.json"), "--measured", str(tmp_path / "t.json"),
-                 "-o", str(tmp_path / "o.svg")]) == 2
-    assert f"operations[0]: end is {end:g}, it must be a finite number of at most 1e+100" in capsys.readouterr().err
+    said = refusal("draw", tmp_path / "s.json", "--measured", tmp_path / "t.json", "-o", tmp_path / "o.svg")
+    assert f"operations[0]: end is {end:g}, it must be a finite number of at most 1e+100" in said

@@ -16,20 +16,17 @@ import torch
 from torch import Tensor, nn
 
 from experiments.runtime.equality import CLIP, MICRO_BATCHES, STEPS, Row, compared, plan_for
+from tests.support import PATIENCE, launch_forked, shape
 from tests.support.graph_training import single_process, training
-from tests.support.ranks import PATIENCE, launch_forked
 from tests.support.stage_modules import LENGTH, VOCABULARY, WIDTH, Embed, Mix
-from tests.support.tessel_shapes import shape
 from tests.support.training_graphs import MODES, SHAPES, case, varied
-from weft.runtime.interface.training import Boundary, Training
-from weft.runtime.plan.plan import Plan, plan_of
+from weft.runtime import Boundary, Plan, Requests, Training, plan_of
 from weft.runtime.ranks.launch import Ended
 from weft.runtime.ranks.session import Session, join
 from weft.runtime.replay.run import run_training
-from weft.runtime.train.requests import Requests
-from weft.solver.baselines import baseline
-from weft.solver.schedule import Schedule
-from weft.solver.timing import time_orders
+from weft.solver import Schedule, baseline, time_orders
+
+pytestmark = pytest.mark.slow
 
 
 def launch(name: str, ranks: int, replicas: int = 1) -> list[Ended]:
@@ -58,7 +55,6 @@ def rows(ranks: int, replicas: int) -> Iterator[Row]:
     yield Row("tied", ranks, 1, "bf16", "split", "greedy")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "replicas"), [(2, 1), (3, 1), (4, 1), (2, 2)])
 def test_training_by_a_plan_is_training_in_one_process(ranks: int, replicas: int) -> None:
     found = results(launch("train", ranks, replicas))
@@ -88,7 +84,6 @@ def both_on_two() -> list[Ended]:
     return launch("left out, infer", 2)
 
 
-@pytest.mark.slow
 def test_the_comparison_notices_what_is_left_out(both_on_two: list[Ended]) -> None:
     """Without ties, clipping, or the other replica's half of the batch, weights end elsewhere."""
     without_ties, without_clipping, other_batch = results(both_on_two)["left out"]
@@ -125,7 +120,6 @@ def unordered(plan_for_problem: Schedule, order: list[int]) -> Plan:
     return plan_of(Schedule(problem, count, time_orders(problem, count, orders), 0.0))
 
 
-@pytest.mark.slow
 def test_inference_answers_requests_in_their_order_and_validation_gives_the_loss(both_on_two: list[Ended]) -> None:
     found = results(both_on_two)["infer"]
     assert found["requests"] == 7 and found["difference"] < 1e-14  # a batch is not added up like a single request
@@ -179,7 +173,6 @@ def infer(session: Session) -> dict[str, Any]:
 # -- refusals ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "sentence"), [
     ("other clip", "steps, clip_norm and ties must be the same on all ranks, but it is (2, 0.5, []) on rank 0 and "
                    "(2, 1.0, []) on rank 1"),

@@ -6,6 +6,7 @@ What is expected of each cell is in :mod:`tests.support.grid`.
 from __future__ import annotations
 
 import pickle
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from pathlib import Path
@@ -14,8 +15,8 @@ from typing import Any
 import pytest
 
 import weft
-from tests.support.examples import slow
-from tests.support.grid import QUICK, ROWS, Row, ran
+from tests.support import ran, slow
+from tests.support.grid import QUICK, ROWS, Row
 from tests.support.kinds_of_input import KINDS, MICRO_BATCHES, PHASES, write_inputs
 from weft.app.lib.sources import read_source
 from weft.cli.lib.command import BAD, GOOD, NO
@@ -41,8 +42,8 @@ def names(request: pytest.FixtureRequest, inputs: Path, monkeypatch: pytest.Monk
     found = {"kind": kind, "src": KINDS[kind], "n": f"-n {MICRO_BATCHES[kind]}" if kind in MICRO_BATCHES else "",
              "schedule": f"{kind}.schedule.json", "plan": f"{kind}.plan.json"}
     if not Path(found["schedule"]).exists():
-        assert ran(f"solve {found['src']} {found['n']} {QUICK} -o {found['schedule']}")[0] == GOOD
-        ran(f"plan {found['schedule']} -o {found['plan']}")
+        assert ran(*f"solve {found['src']} {found['n']} {QUICK} -o {found['schedule']}".split()).status == GOOD
+        ran("plan", found["schedule"], "-o", found["plan"])
     yield found
 
 
@@ -53,7 +54,7 @@ def _rows() -> list[Any]:
 
 @pytest.mark.parametrize("row", _rows())
 def test_a_command_runs_or_refuses_in_a_sentence(row: Row, names: Mapping[str, str]) -> None:
-    status, said = ran(row.command.format(**names))
+    status, _, said = ran(*shlex.split(row.command.format(**names)))
     words = row.refused.get(names["kind"])
     if words is None:
         assert status == GOOD, said
@@ -74,7 +75,7 @@ def test_a_spec_with_phases_is_for_the_family_alone(command: str, tmp_path: Path
     write_inputs(tmp_path)
     spec = tmp_path / "family.yaml"
     spec.write_text(spec.read_text() + PHASES)
-    status, said = ran(command.format(src=spec.name, n=""))
+    status, _, said = ran(*shlex.split(command.format(src=spec.name, n="")))
     assert status == BAD and "phases make it a family of plans" in said, said
 
 
@@ -84,7 +85,7 @@ def test_the_family_command_takes_a_spec_with_phases(tmp_path: Path, monkeypatch
     write_inputs(tmp_path)
     spec = tmp_path / "family.yaml"
     spec.write_text(spec.read_text() + PHASES)
-    assert ran(f"family {spec.name} {QUICK} --workers 1")[0] == GOOD
+    assert ran("family", spec.name, *QUICK.split(), "--workers", 1).status == GOOD
 
 
 class Elsewhere(Executor):

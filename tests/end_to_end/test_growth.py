@@ -11,16 +11,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.examples import slow
+from tests.support import slow, valid
 from tests.support.large_problems import chain, everywhere, folded, random_graph, wide_m
+from weft.solver import Budget, Problem, Schedule, time_orders, validate
 from weft.solver.baselines.lib.sequential import in_sequence
-from weft.solver.cpsat.budget import Budget
-from weft.solver.judge.validate import validate
-from weft.solver.problem import Problem
-from weft.solver.schedule import Schedule
 from weft.solver.step import state as state_module
 from weft.solver.step.search import Search
-from weft.solver.timing import time_orders
 
 
 def _bytecodes(work: Callable[[], object]) -> int:
@@ -83,8 +79,7 @@ def test_what_is_told_of_a_schedule_takes_n_log_n(name: str) -> None:
 
         orders = in_sequence(problem, micro_batches)
         assert orders is not None
-        schedule = Schedule(problem, micro_batches, time_orders(problem, micro_batches, orders), 0.0)
-        validate(schedule)
+        schedule = valid(Schedule(problem, micro_batches, time_orders(problem, micro_batches, orders), 0.0))
         assert schedule.bubble and schedule.peak_memory
         validate(schedule_from_json(schedule_to_json(schedule)))
 

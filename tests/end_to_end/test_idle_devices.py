@@ -6,13 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.builders import loop, pipeline, v
-from tests.support.examples import slow
-from tests.support.paths import REPROS
-from weft.solver.io.problem_files import load_problem
-from weft.solver.judge.validate import validate
-from weft.solver.problem import Device, Problem
-from weft.solver.step.search import solve
+from tests.support import REPROS, loop, pipeline, slow, v, valid
+from weft.solver import Device, Problem, load_problem, solve, validate
 
 
 def with_idle(problem: Problem, every: int) -> Problem:
@@ -28,8 +23,7 @@ def with_idle(problem: Problem, every: int) -> Problem:
 
 
 def test_half_of_sixteen_devices_idle() -> None:
-    schedule = solve(load_problem(REPROS / "idle-devices.json"), 6, effort=5)
-    validate(schedule)
+    schedule = valid(solve(load_problem(REPROS / "idle-devices.json"), 6, effort=5))
     assert (schedule.makespan, schedule.status) == (352, "optimal")
 
 

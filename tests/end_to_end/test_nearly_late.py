@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 import weft
-from tests.support.builders import TINY_SPEC, chain, pipeline
-from tests.support.examples import slow
+from tests.support import TINY_SPEC, chain, pipeline, slow, valid
 from tests.support.programs import mlp
 from weft import communication as comm
 from weft import plans
@@ -25,12 +24,9 @@ from weft.models.layouts.conversion import uniform
 from weft.models.spec.spec import parse_spec
 from weft.models.transform.auditing import breaches
 from weft.models.transform.plan import TransformPlan
+from weft.solver import Budget, NoneFound, Problem, validate, violations
 from weft.solver.control.clock import OutOfTime
-from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.choice_rules import violations_of_choice
-from weft.solver.judge.validate import validate, violations
-from weft.solver.problem import Problem
-from weft.solver.step.search import NoneFound
 
 #: Seconds of each call: what CP-SAT, which has a clock of its own, may take at most.
 LIMIT = 1.0
@@ -77,8 +73,7 @@ def _problem() -> Problem:
 
 def _solve() -> None:
     for source in (parse_spec(TINY_SPEC), _problem()):
-        found = weft.solve(source, micro_batches=4, time_limit=LIMIT)
-        validate(found)
+        found = valid(weft.solve(source, micro_batches=4, time_limit=LIMIT))
         _bounded(found.makespan, found.makespan_bound)
 
 

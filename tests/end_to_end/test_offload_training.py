@@ -17,26 +17,20 @@ import torch
 from torch import nn
 
 from experiments.lib.small_gpt import Config, batch, cut, layers, loss
-from tests.support.builders import chain, pipeline
-from tests.support.ranks import PATIENCE, finished
+from tests.support import PATIENCE, chain, finished, pipeline
 from tests.support.steady_costs import steady
-from weft.runtime.interface.training import Boundary, Training
+from weft.runtime import Boundary, StageGraph, Training, load_plan, measure_stages, plan_of, save_plan
 from weft.runtime.measure.measure import memory_of
-from weft.runtime.measure.measure_stages import measure_stages
 from weft.runtime.measure.stage_costs import StageCosts, measured_problem, static_bytes
 from weft.runtime.plan.check import check_program
-from weft.runtime.plan.plan import load_plan, plan_of, save_plan
 from weft.runtime.plan.program import Program, ProgramError, Recv, StageWork
-from weft.runtime.plan.stage_graph import StageGraph
 from weft.runtime.ranks.session import join
 from weft.runtime.replay.run import run_training
 from weft.runtime.train.agreement import Allowed
 from weft.runtime.train.offload import CopyEngine
 from weft.runtime.train.stage import Offloading, StageRunner
+from weft.solver import Problem, Schedule, solve
 from weft.solver.offload import Offload, with_offloads
-from weft.solver.problem import Problem
-from weft.solver.schedule import Schedule
-from weft.solver.step.search import solve
 
 CPU = torch.device("cpu")
 CONFIG = Config(width=64, blocks=6, length=48, sequences=2)

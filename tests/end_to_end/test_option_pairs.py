@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.examples import slow
-from tests.support.grid import ran
+from tests.support import ran, slow
 from tests.support.kinds_of_input import KINDS, MICRO_BATCHES, write_inputs
 from tests.support.option_pairs import COMMANDS, KINDS_OF_PAIRS, pairwise, reasons
 from weft.cli.lib.command import BAD, GOOD, NO
@@ -33,7 +33,7 @@ def test_two_options_run_together_or_a_sentence_says_why_not(
     monkeypatch.chdir(inputs)
     count = f"-n {MICRO_BATCHES[kind]}" if kind in MICRO_BATCHES else ""
     line = " ".join(line.format(src=KINDS[kind], n=count).split())
-    status, said = ran(line)
+    status, _, said = ran(*shlex.split(line))
     words = reasons(kind, line)
     if not words:
         assert status == GOOD, said

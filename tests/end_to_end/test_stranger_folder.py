@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.builders import chain, pipeline
-from tests.support.paths import ROOT
+from tests.support import ROOT, chain, pipeline
 from weft.runtime import plan_of, save_plan
 from weft.solver.baselines import baseline
 

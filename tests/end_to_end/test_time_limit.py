@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from tests.solver.cpsat.test_solve import market_split
-from tests.support.builders import TINY_SPEC, pipeline, v
-from tests.support.examples import slow
+from tests.support import TINY_SPEC, pipeline, slow, v
 from tests.support.large_problems import chain, everywhere, folded, random_graph, wide_m
 from weft.app.compare.run import known_schedules
 from weft.app.lib import options as search_options
@@ -30,20 +29,16 @@ from weft.models.candidates.build import candidates
 from weft.models.candidates.split_search import SplitSearch
 from weft.models.candidates.stage_split import NoSplit, split_layers
 from weft.models.spec.spec import parse_spec
-from weft.solver.baselines import NotApplicable
+from weft.solver import Budget, NotApplicable, Problem, time_orders, validate, violations
 from weft.solver.bounds.load import work_bound
 from weft.solver.control.clock import OutOfTime, checked, checkpoint, is_over, process_start, unwatched, watching
-from weft.solver.cpsat.budget import Budget
 from weft.solver.cpsat.solve import Attempt, race
-from weft.solver.judge.validate import validate, violations
 from weft.solver.period.improvers.starts import STARTS
-from weft.solver.problem import Problem
 from weft.solver.step import goals as goals_module
 from weft.solver.step import proven as proven_module
 from weft.solver.step import state as state_module
 from weft.solver.step.search import NoneFound, Search
 from weft.solver.ticks import TickProblem
-from weft.solver.timing import time_orders
 
 
 class Looks:

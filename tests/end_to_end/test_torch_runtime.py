@@ -13,21 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support import finished, for_all, in_order, pipelines
 from tests.support.builders import chain, loop, pipeline, v, waves
-from tests.support.examples import examples
-from tests.support.ranks import finished
-from tests.support.strategies import in_order, pipelines
 from weft.runtime.export.torch_csv import TorchVersion, save_torch_csv, torch_csv
 from weft.runtime.export.torch_import import parse_table, read_table, schedule_of_table
-from weft.solver.baselines import baseline
-from weft.solver.judge.validate import violations
+from weft.solver import Problem, Schedule, baseline, solve, violations
 from weft.solver.pipeline import Pipeline
-from weft.solver.problem import Problem
-from weft.solver.schedule import Schedule
-from weft.solver.step.search import solve
 
 WIDTH, BATCH = 5, 2
 
@@ -52,8 +45,7 @@ def test_pytorchs_own_schedules_come_in() -> None:
                      "ZBVZeroBubble": "v", "DualPipeV": "v"}
 
 
-@settings(max_examples=examples(40))
-@given(problem=pipelines(), micro_batches=st.integers(1, 4), data=st.data())
+@for_all(problem=pipelines(), micro_batches=st.integers(1, 4), data=st.data(), tries=40)
 def test_pytorchs_own_checks_pass(problem: Problem, micro_batches: int, data: st.DataObject) -> None:
     """Its validation of a schedule, and its dry run of one with messages (which does not know reductions)."""
     schedules: Any = pytest.importorskip("torch.distributed.pipelining.schedules")

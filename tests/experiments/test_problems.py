@@ -11,13 +11,11 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from tests.support.paths import ROOT
+from weft.solver import Schedule, time_orders, violations
 from weft.solver.baselines.rivals.greedy import orders
 from weft.solver.io.problem_files import load_any_problem, problem_to_json
 from weft.solver.io.schemas import problem_schema
 from weft.solver.judge.choice_rules import violations_of_choice
-from weft.solver.judge.validate import violations
-from weft.solver.schedule import Schedule
-from weft.solver.timing import time_orders
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Rounds, Run
 

@@ -6,11 +6,8 @@ from dataclasses import replace
 from fractions import Fraction
 
 from tests.oracles.whole import fits, least_makespan
-from weft.solver.feasibility.infeasible import Infeasible, NoneFound
-from weft.solver.judge.validate import validate
+from weft.solver import Infeasible, NoneFound, solve, unroll, validate
 from weft.solver.problem import Number, Problem
-from weft.solver.step.search import solve
-from weft.solver.step.stretch import unroll
 
 #: Sums of floats against fractions.
 _TOLERANCE = Fraction(1, 10**9)

@@ -7,24 +7,21 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume
 from hypothesis import strategies as st
 
 import weft.solver.bounds.makespan
 from tests.oracles.whole import least_makespan
-from tests.support.examples import examples
+from tests.support.builders import published
+from tests.support.examples import for_all
 from tests.support.strategies import Case, cases, pipelines, schedules
-from weft.solver.baselines import BASELINES, NotApplicable
+from weft.solver import Block, BlockKind, Dependency, Problem, Schedule, violations
 from weft.solver.bounds import makespan_bound, steady_bound
 from weft.solver.bounds.heads import heads, tails
 from weft.solver.bounds.load import load_bound
-from weft.solver.judge.validate import violations
-from weft.solver.problem import Block, BlockKind, Dependency, Problem
 from weft.solver.relations.graph import barriers, graph_of, without_barriers
 from weft.solver.relations.implied_order import implied_order
-from weft.solver.schedule import Schedule
 from weft.solver.ticks import TickProblem
-from weft.solver.timing import time_orders
 
 
 @st.composite
@@ -41,8 +38,7 @@ def spread_pipelines(draw: st.DrawFn, /, **sizes: int) -> Problem:
     return replace(problem, blocks=(into, *blocks, out))
 
 
-@settings(max_examples=examples(75))
-@given(cases(max_devices=3, max_blocks=4, max_micro_batches=3))
+@for_all(cases(max_devices=3, max_blocks=4, max_micro_batches=3), tries=75)
 def test_bounds_never_exceed_the_optimum(case: Case) -> None:
     assume(len(case.problem.blocks) * case.micro_batches <= 8)
     best = least_makespan(case.problem, case.micro_batches)
@@ -52,8 +48,7 @@ def test_bounds_never_exceed_the_optimum(case: Case) -> None:
     assert load_bound(case.problem, case.micro_batches) <= best
 
 
-@settings(max_examples=examples(60))
-@given(spread_pipelines(max_devices=2), st.integers(2, 4))
+@for_all(spread_pipelines(max_devices=2), st.integers(2, 4), tries=60)
 def test_bounds_never_exceed_the_optimum_of_a_pipeline(problem: Problem, micro_batches: int) -> None:
     assume(len(problem.blocks) * micro_batches <= 12)
     best = least_makespan(problem, micro_batches)
@@ -64,21 +59,14 @@ def test_bounds_never_exceed_the_optimum_of_a_pipeline(problem: Problem, micro_b
     assert load_bound(problem, micro_batches) <= best
 
 
-@settings(max_examples=examples(75))
-@given(schedules(max_micro_batches=7))
+@for_all(schedules(max_micro_batches=7), tries=75)
 def test_every_schedule_keeps_the_implied_order_heads_and_tails(schedule: Schedule) -> None:
     _check(schedule)
 
 
-@settings(max_examples=examples(50))
-@given(spread_pipelines(), st.integers(2, 8))
+@for_all(spread_pipelines(), st.integers(2, 8), tries=50)
 def test_known_schedules_under_tight_memory_keep_the_implied_order_heads_and_tails(problem: Problem, n: int) -> None:
-    for entry in BASELINES.values():
-        try:
-            orders = entry.orders(problem, n)
-        except NotApplicable:
-            continue
-        schedule = Schedule(problem, n, time_orders(problem, n, orders), 0.0)
+    for schedule in published(problem, n).values():
         if not violations(schedule, limit=1):
             _check(schedule)
 
@@ -108,8 +96,7 @@ def _check(schedule: Schedule) -> None:
             + makespan_bound(without_barriers(instance, common), n) <= makespan + slack
 
 
-@settings(max_examples=examples(40))
-@given(spread_pipelines(max_devices=3), st.integers(8, 30))
+@for_all(spread_pipelines(max_devices=3), st.integers(8, 30), tries=40)
 def test_many_micro_batches_are_bounded_like_few(problem: Problem, n: int) -> None:
     """Not laid out one by one, a bound is no larger, and it grows as the steady state must."""
     instance = TickProblem.of(problem)

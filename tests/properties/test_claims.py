@@ -16,14 +16,11 @@ from hypothesis import strategies as st
 import weft
 from tests.support.examples import examples
 from tests.support.strategies import cases, pipelines, schedules
-from weft.solver.feasibility.infeasible import Infeasible
+from weft.solver import Infeasible, Problem, Schedule, solve
 from weft.solver.io.entries import FormatError
 from weft.solver.io.schedule_files import schedule_from_json, schedule_to_json
 from weft.solver.judge.claims import judge_claims
 from weft.solver.judge.validate import statements, violations
-from weft.solver.problem import Problem
-from weft.solver.schedule import Schedule
-from weft.solver.step.search import solve
 
 MANY = int(os.environ.get("WEFT_MANY", "0"))
 

@@ -8,18 +8,15 @@ from math import nextafter
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from tests.support.strategies import problems, schedules
+from weft.solver import Block, BlockKind, Dependency, Device, Operation, Problem, Schedule, time_orders
 from weft.solver.judge import validate as judge
 from weft.solver.judge.case import JudgedCase, tolerance_of
 from weft.solver.judge.columns import Columns
 from weft.solver.judge.memory_rule import scaled_room
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
-from weft.solver.schedule import Operation, Schedule
-from weft.solver.timing import time_orders
 
 
 def at_once(schedule: Schedule, capacities: bool, in_turn: bool) -> bool | None:
@@ -65,8 +62,7 @@ def moved(draw: st.DrawFn, schedule: Schedule) -> Schedule:
     return schedule.with_operations(operations)
 
 
-@given(st.data(), schedules(), st.booleans(), st.booleans())
-@settings(max_examples=examples(150))
+@for_all(st.data(), schedules(), st.booleans(), st.booleans(), tries=150)
 def test_rules_are_kept_in_columns_as_in_loops(data: Any, schedule: Schedule, capacities: bool, in_turn: bool) -> None:
     # Rounded, as what float sums leave, such as 2.8e-17, has more digits than columns of 64 bits take.
     devices = [replace(device, memory=None if device.memory is None else data.draw(
@@ -77,8 +73,7 @@ def test_rules_are_kept_in_columns_as_in_loops(data: Any, schedule: Schedule, ca
     assert found is None or found == one_after_the_other(schedule, capacities, in_turn)
 
 
-@given(st.data(), problems(), st.integers(1, 4), st.booleans(), st.booleans())
-@settings(max_examples=examples(100))
+@for_all(st.data(), problems(), st.integers(1, 4), st.booleans(), st.booleans(), tries=100)
 def test_any_order_is_judged_in_columns_as_in_loops(data: Any, problem: Problem, n: int, capacities: bool,
                                                    in_turn: bool) -> None:
     """Also orders that overtake, and that memory does not hold."""

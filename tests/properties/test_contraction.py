@@ -5,19 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from hypothesis import assume, given, settings
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from tests.oracles.brute import least_whole_period
-from tests.support.examples import examples
-from tests.support.strategies import cases
-from weft.solver.cpsat.budget import Budget
+from tests.support import cases, for_all
+from weft.solver import Block, BlockKind, Budget, Dependency, Device, Problem, solve
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.reductions.barriers import Contraction
 from weft.solver.period.search import find_period
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.relations.min_dist import least_open_period, takes_before_giving
-from weft.solver.step.search import solve
 from weft.solver.ticks import TickProblem
 
 
@@ -38,8 +35,7 @@ def spanned(draw: st.DrawFn, *, lags: bool) -> Problem:
     return replace(problem, blocks=(*blocks, span))
 
 
-@settings(max_examples=examples(80))
-@given(spanned(lags=True))
+@for_all(spanned(lags=True), tries=80)
 def test_the_contracted_bound_never_exceeds_the_optimum(problem: Problem) -> None:
     instance = TickProblem.of(problem)
     start = one_at_a_time(instance)
@@ -65,8 +61,7 @@ def test_spans_at_one_moment_run_in_the_order_in_which_they_wait() -> None:
         assert (found.makespan, found.period) == (9 * n, 9)
 
 
-@settings(max_examples=examples(80))
-@given(spanned(lags=False))
+@for_all(spanned(lags=False), tries=80)
 def test_without_transfer_times_the_contracted_optimum_expands_to_the_optimum(problem: Problem) -> None:
     instance = TickProblem.of(problem)
     start = one_at_a_time(instance)
@@ -77,8 +72,7 @@ def test_without_transfer_times_the_contracted_optimum_expands_to_the_optimum(pr
         problem, math.ceil(start.period * instance.tick))
 
 
-@settings(max_examples=examples(80))
-@given(spanned(lags=False))
+@for_all(spanned(lags=False), tries=80)
 def test_contracting_and_expanding_keeps_the_order(problem: Problem) -> None:
     instance = TickProblem.of(problem)
     contraction = Contraction.of(instance)

@@ -8,27 +8,23 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from tests.support.strategies import problems, schedules
+from weft.solver import Problem, Schedule
 from weft.solver.io.entries import FormatError
 from weft.solver.io.problem_files import problem_from_json, problem_to_json
 from weft.solver.io.schedule_files import schedule_from_json, schedule_to_json
-from weft.solver.problem import Problem
-from weft.solver.schedule import Schedule
 
 
-@settings(max_examples=examples(100))
-@given(problems(capacities=True))
+@for_all(problems(capacities=True), tries=100)
 def test_problems_round_trip(problem: Problem) -> None:
     text = json.dumps(problem_to_json(problem), allow_nan=False)
     assert problem_from_json(json.loads(text)) == problem
 
 
-@settings(max_examples=examples(50))
-@given(schedules())
+@for_all(schedules(), tries=50)
 def test_schedules_round_trip(schedule: Schedule) -> None:
     text = json.dumps(schedule_to_json(schedule), allow_nan=False)
     back = schedule_from_json(json.loads(text))
@@ -42,8 +38,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [place for key, item in inside for place in ((*path, key), *places(item, (*path, key)))]
 
 
-@settings(max_examples=examples(100))
-@given(problems(), st.data())
+@for_all(problems(), st.data(), tries=100)
 def test_a_field_of_the_wrong_type_is_refused(problem: Problem, data: st.DataObject) -> None:
     """Every field of a problem that is neither free text nor optional, given an object or ``true``."""
     original = problem_to_json(problem)

@@ -12,29 +12,24 @@ from typing import Any, TypeAlias
 
 import pytest
 import yaml
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.damage import changed, with_program, with_values
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from tests.support.exported_models import saved_model
-from weft.models.candidates.estimate import estimate_spec
+from weft.models import Spec, SpecError, capture_file, estimate_spec, model_graph, parse_spec, spec_candidates
 from weft.models.candidates.given_cut import cut_of, most_chunks
 from weft.models.candidates.gpu_costs import family_costs, layer_costs_by_gpu
-from weft.models.candidates.memory_candidates import spec_candidates
 from weft.models.candidates.placement_sources import graph_problem, spec_problem
 from weft.models.candidates.stage_split import NoSplit
-from weft.models.capture.capture import capture_file
 from weft.models.capture.exported import ExportFault
 from weft.models.graph.formats import load_profiled_graph
 from weft.models.graph.operator_files import graph_to_json, load_graph
 from weft.models.graph.operators import OperatorError
 from weft.models.spec.huggingface import ConfigError, read_config
 from weft.models.spec.model_sections import ExplicitModel
-from weft.models.spec.spec import Spec, SpecError, parse_spec
 from weft.models.tensor_parallel.shapes import together
 from weft.models.times.profiles import ProfileError
-from weft.models.zoo.graphs import model_graph
 from weft.solver.io.entries import FormatError
 from weft.solver.placement.memory.plan_memory import NoMemoryPlan
 from weft.solver.placement.problem import PlacementError
@@ -43,7 +38,7 @@ from weft.solver.placement.problem import PlacementError
 KNOWN = (SpecError, ConfigError, FormatError, ProfileError, ExportFault, PlacementError, OperatorError, NoSplit,
          NoMemoryPlan)
 EXAMPLES = int(os.environ.get("WEFT_EXAMPLES", "10"))
-FEW = settings(max_examples=examples(EXAMPLES))
+FEW = EXAMPLES
 Json: TypeAlias = Any
 
 def refused_in_words(run: Callable[[], object]) -> bool:
@@ -120,16 +115,14 @@ def test_a_mutated_spec_is_read_or_refused(spec: Json, tmp_path: Path) -> None:
     (tmp_path / "graph.json").write_text(json.dumps(GRAPH))
     assert not refused_in_words(lambda: parse_spec(yaml.safe_dump(spec), "a.yaml", tmp_path))
 
-    @FEW
-    @given(value=changed(spec))
+    @for_all(value=changed(spec), tries=FEW)
     def check(value: Json) -> None:
         refused_in_words(lambda: _use(yaml.safe_dump(value, allow_unicode=True), tmp_path))
 
     check()
 
 
-@FEW
-@given(data=st.data())
+@for_all(data=st.data(), tries=FEW)
 def test_mutated_yaml_is_read_or_refused(data: st.DataObject) -> None:
     text = yaml.safe_dump(data.draw(st.sampled_from(_specs())))
     for _ in range(data.draw(st.integers(1, 4))):
@@ -177,8 +170,7 @@ def test_a_mutated_config_is_read_or_refused(config: Json, tmp_path: Path) -> No
                            "model": {"config": "config.json"}})
     read_config(_written(tmp_path / "config.json", config))
 
-    @FEW
-    @given(value=changed(config))
+    @for_all(value=changed(config), tries=FEW)
     def check(value: Json) -> None:
         path = _written(tmp_path / "config.json", value)
         if not refused_in_words(lambda: read_config(path)):
@@ -191,8 +183,7 @@ def test_a_mutated_operator_graph_is_read_or_refused(tmp_path: Path) -> None:
     spec = yaml.safe_dump({"name": "n", "cluster": _CLUSTER, "training": {"micro_batches": 2},
                            "model": {"graph": "graph.json"}})
 
-    @FEW
-    @given(value=changed(GRAPH))
+    @for_all(value=changed(GRAPH), tries=FEW)
     def check(value: Json) -> None:
         path = _written(tmp_path / "graph.json", value)
         if not refused_in_words(lambda: load_graph(path)):
@@ -206,8 +197,7 @@ def test_a_mutated_operator_graph_is_read_or_refused(tmp_path: Path) -> None:
 def test_a_mutated_profiled_graph_is_read_or_refused(valid: Json, tmp_path: Path) -> None:
     load_profiled_graph(_written(tmp_path / "g.json", valid))
 
-    @FEW
-    @given(value=changed(valid), recompute=st.booleans())
+    @for_all(value=changed(valid), recompute=st.booleans(), tries=FEW)
     def check(value: Json, recompute: bool) -> None:
         path = _written(tmp_path / "g.json", value)
         refused_in_words(lambda: load_profiled_graph(path, recompute=recompute))
@@ -220,8 +210,7 @@ def captured(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return saved_model("attention", tmp_path_factory.mktemp("captured")).read_bytes()
 
 
-@FEW
-@given(draw=st.randoms(use_true_random=False))
+@for_all(draw=st.randoms(use_true_random=False), tries=FEW)
 def test_a_mutated_program_is_captured_or_refused(captured: bytes, tmp_path: Path, draw: random.Random) -> None:
     def change(program: Json) -> Json:
         return with_values(draw, {key: program[key] for key in ("schema_version", "torch_version", "graph_module")})
@@ -230,8 +219,7 @@ def test_a_mutated_program_is_captured_or_refused(captured: bytes, tmp_path: Pat
     refused_in_words(lambda: capture_file(tmp_path / "m.pt2"))
 
 
-@FEW
-@given(data=st.data())
+@for_all(data=st.data(), tries=FEW)
 def test_a_broken_archive_is_refused(captured: bytes, tmp_path: Path, data: st.DataObject) -> None:
     archive = bytearray(captured)
     for _ in range(data.draw(st.integers(1, 8))):

@@ -6,32 +6,22 @@ import math
 from dataclasses import replace
 from fractions import Fraction
 
-from hypothesis import assume, given, settings
+from hypothesis import assume
 from hypothesis import strategies as st
 
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from tests.support.strategies import Case, cases, pipelines, schedules
-from weft.solver.baselines import BASELINES, NotApplicable, baseline
-from weft.solver.judge.validate import violations
-from weft.solver.problem import Problem
-from weft.solver.schedule import Operation, Schedule
-
-
-def suite(number: int) -> settings:
-    return settings(max_examples=examples(number))
-
+from weft.solver import BASELINES, NotApplicable, Operation, Problem, Schedule, baseline, violations
 
 # -- what keeps the rules passes ---------------------------------------------------------------------------------
 
 
-@suite(100)
-@given(cases(max_micro_batches=7))
+@for_all(cases(max_micro_batches=7), tries=100)
 def test_greedy_fits_whenever_one_micro_batch_at_a_time_does(case: Case) -> None:
     assert violations(baseline("greedy", case.problem, case.micro_batches)) == []
 
 
-@suite(75)
-@given(pipelines(), st.integers(1, 12), st.sampled_from(sorted(BASELINES)))
+@for_all(pipelines(), st.integers(1, 12), st.sampled_from(sorted(BASELINES)), tries=75)
 def test_every_baseline_is_complete_and_in_order_for_any_durations(problem: Problem, n: int, name: str) -> None:
     try:
         schedule = baseline(name, problem, n)
@@ -104,8 +94,7 @@ def _swap_times(operations: list[Operation], place: int, other: int | None) -> N
     operations[other] = two._replace(start=one.start, end=one.start + (two.end - two.start))
 
 
-@suite(250)
-@given(corruptions())
+@for_all(corruptions(), tries=250)
 def test_any_single_corruption_of_the_operations_is_caught(pair: tuple[Schedule, Schedule]) -> None:
     good, bad = pair
     assert violations(good) == []
@@ -116,8 +105,7 @@ def test_any_single_corruption_of_the_operations_is_caught(pair: tuple[Schedule,
         assert any(repr(name) in message for name in names) or "names block number" in message
 
 
-@suite(100)
-@given(schedules(), st.data())
+@for_all(schedules(), st.data(), tries=100)
 def test_a_capacity_below_the_peak_is_caught(schedule: Schedule, data: st.DataObject) -> None:
     used = [d for d, peak in enumerate(schedule.peak_memory) if peak > 1e-9]  # sums of floats, 0 may be 1e-17
     assume(used)
@@ -134,8 +122,7 @@ def test_a_capacity_below_the_peak_is_caught(schedule: Schedule, data: st.DataOb
 # -- the judge against a naive one -------------------------------------------------------------------------------
 
 
-@suite(125)
-@given(schedules(max_micro_batches=3, whole=True), st.data())
+@for_all(schedules(max_micro_batches=3, whole=True), st.data(), tries=125)
 def test_the_judge_agrees_with_a_naive_one(schedule: Schedule, data: st.DataObject) -> None:
     """On schedules disturbed in several places, some of which stay valid."""
     operations = list(schedule.operations)

@@ -8,23 +8,18 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume
 from hypothesis import strategies as st
 
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from tests.support.strategies import laned, schedules
-from weft.solver.baselines import NotApplicable, baseline
+from weft.solver import NotApplicable, Schedule, baseline
 from weft.solver.judge import validate as judge
 from weft.solver.judge.case import tolerance_of
 from weft.solver.judge.columns import Columns
 from weft.solver.judge.memory_rule import scaled_room
 from weft.solver.judge.validate import peaks, violations
 from weft.solver.problem import Number
-from weft.solver.schedule import Schedule
-
-
-def suite(number: int) -> settings:
-    return settings(max_examples=examples(number))
 
 
 def exact(value: Number) -> Fraction:
@@ -62,8 +57,7 @@ def naive_peaks(schedule: Schedule) -> list[Fraction]:
     return found
 
 
-@suite(60)
-@given(st.data(), schedules(whole=True))
+@for_all(st.data(), schedules(whole=True), tries=60)
 def test_a_pool_holds_what_a_naive_count_says(data: Any, schedule: Schedule) -> None:
     made = data.draw(laned(schedule))
     assert peaks(made) == naive_peaks(made)
@@ -74,8 +68,7 @@ def test_a_pool_holds_what_a_naive_count_says(data: Any, schedule: Schedule) -> 
     assert violations(made) == []
 
 
-@suite(60)
-@given(st.data(), schedules())
+@for_all(st.data(), schedules(), tries=60)
 def test_memory_cut_by_one_unit_at_the_peak_is_caught(data: Any, schedule: Schedule) -> None:
     made = data.draw(laned(schedule))
     tight = [d for d, device in enumerate(made.problem.devices) if device.memory]
@@ -86,8 +79,7 @@ def test_memory_cut_by_one_unit_at_the_peak_is_caught(data: Any, schedule: Sched
     assert found[0].startswith(f"device {made.problem.devices[device].name!r}: when block ")
 
 
-@suite(80)
-@given(st.data(), schedules(whole=True, max_micro_batches=3))
+@for_all(st.data(), schedules(whole=True, max_micro_batches=3), tries=80)
 def test_times_shifted_are_judged_as_a_naive_count_does(data: Any, schedule: Schedule) -> None:
     """One operation is shifted to where its device, and all that waits for it, let it run; memory alone may break."""
     made = data.draw(laned(schedule))
@@ -102,8 +94,7 @@ def test_times_shifted_are_judged_as_a_naive_count_does(data: Any, schedule: Sch
     assert (violations(shifted) == []) == fits
 
 
-@suite(80)
-@given(st.data(), schedules(), st.sampled_from([0.0, 0.3, 1.0, 5.0, -1.0]))
+@for_all(st.data(), schedules(), st.sampled_from([0.0, 0.3, 1.0, 5.0, -1.0]), tries=80)
 def test_lanes_are_judged_in_columns_as_in_loops(data: Any, schedule: Schedule, nudge: float) -> None:
     made = data.draw(laned(schedule))
     if made.problem.links:
@@ -125,8 +116,7 @@ def test_lanes_are_judged_in_columns_as_in_loops(data: Any, schedule: Schedule, 
         assert judge.violations(silent) == violations(silent)
 
 
-@suite(60)
-@given(st.data(), schedules())
+@for_all(st.data(), schedules(), tries=60)
 def test_streams_keep_what_lanes_share(data: Any, schedule: Schedule) -> None:
     """On problems of which some schedule fits. None may be found where that is not of one micro-batch at a time."""
     problem = data.draw(laned(schedule)).problem

@@ -9,25 +9,20 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.examples import examples
+from tests.support import drawn_run, for_all
 from tests.support.wide_mutations import MUTATIONS, Mutation
-from tests.support.wide_problems import drawn_run
 from tests.support.wide_schedules import Drawn, drawn_schedule, held
 from weft.app.lib.judged import verdict
+from weft.solver import BlockKind, Device, Infeasible, Repetend, Schedule, time_orders
 from weft.solver.choices.solve import solve_wide
-from weft.solver.feasibility.infeasible import Infeasible
 from weft.solver.io.entries import FormatError
 from weft.solver.io.schedule_files import load_schedule, save_schedule, schedule_from_json, schedule_to_json
 from weft.solver.judge.choice_rules import violations_of_choice
 from weft.solver.judge.claims import judge_claims
 from weft.solver.judge.validate import peaks, violations
 from weft.solver.judge.wide_rules import wide_operations
-from weft.solver.problem import BlockKind, Device
-from weft.solver.schedule import Repetend, Schedule
-from weft.solver.timing import time_orders
 from weft.solver.wide.block import WideBlock
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Rounds, Run
@@ -39,8 +34,7 @@ def faults(drawn: Drawn) -> list[str]:
     return [*violations(drawn.schedule), *violations_of_choice(drawn.schedule, drawn.whole)]
 
 
-@settings(max_examples=examples(100))
-@given(SEEDS)
+@for_all(SEEDS, tries=100)
 def test_what_keeps_the_rules_passes(seed: int) -> None:
     drawn = drawn_schedule(seed)
     assert faults(drawn) == []
@@ -70,8 +64,7 @@ def test_every_single_mutation_is_caught(mutation: Mutation) -> None:
     assert caught >= ENOUGH.get(mutation.__name__, 25)
 
 
-@settings(max_examples=examples(50))
-@given(SEEDS)
+@for_all(SEEDS, tries=50)
 def test_files_are_read_as_they_were_written(seed: int) -> None:
     schedule = drawn_schedule(seed).schedule
     value = json.loads(json.dumps(schedule_to_json(schedule)))
@@ -82,8 +75,7 @@ def test_files_are_read_as_they_were_written(seed: int) -> None:
         assert sorted(stated) == sorted((names[i], *further) for i, *further in wide_operations(schedule))
 
 
-@settings(max_examples=examples(25))
-@given(SEEDS, st.sampled_from(["makespan", "span"]))
+@for_all(SEEDS, st.sampled_from(["makespan", "span"]), tries=25)
 def test_what_the_search_gives_is_valid_and_its_file_true(seed: int, objective: str) -> None:
     whole = drawn_schedule(seed).whole
     try:

@@ -8,12 +8,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.properties.test_programs import schedules
 from tests.properties.test_transfers import run_traced, tables_of
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from tests.support.strategies import laned
 from tests.support.threads import Tracer, run_in_threads
 from tests.support.wide_problems import schedule_of_rounds, wide_runs
@@ -22,13 +22,10 @@ from weft.runtime.plan.check_buffers import check_buffers
 from weft.runtime.plan.lanes import memory_waits, queues
 from weft.runtime.plan.plan import Plan, plan_from_json, plan_of, plan_to_json
 from weft.runtime.plan.program import Work
-from weft.solver.feasibility.infeasible import NoneFound
+from weft.solver import NoneFound, Schedule
 from weft.solver.problem import Number, ProblemError
-from weft.solver.schedule import Schedule
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Run
-
-RUNS = settings(max_examples=examples(25))
 
 
 @st.composite
@@ -50,8 +47,7 @@ def test_a_plan_holds_every_lanes_order_and_comes_back_from_its_file(schedule: S
     assert (again.program, again.times, again.digest) == (plan.program, plan.times, plan.digest)
 
 
-@RUNS
-@given(lane_schedules())
+@for_all(lane_schedules(), tries=25)
 def test_every_result_is_that_of_its_place(schedule: Schedule) -> None:
     run_traced(plan_of(schedule))
 
@@ -91,8 +87,7 @@ class _Holder(Tracer):
         return run
 
 
-@RUNS
-@given(lane_schedules(), st.integers(0, 9))
+@for_all(lane_schedules(), st.integers(0, 9), tries=25)
 def test_no_level_is_above_the_planned_peak_where_memory_is_limited(schedule: Schedule, seed: int) -> None:
     plan = plan_of(schedule)
     holders = [_Holder(plan, rank, seed) for rank in range(len(plan.program.ranks))]
@@ -113,9 +108,8 @@ def test_memory_is_waited_for_earlier_in_the_list(schedule: Schedule) -> None:
         assert all(steps[giver] < steps[work] for work, givers in memory_waits(plan, rank).items() for giver in givers)
 
 
-@RUNS
-@given(st.one_of(*(wide_runs(choices=False, classes=classes, jobs=jobs)
-                   for classes, jobs in ((True, False), (False, True), (True, True)))))
+@for_all(st.one_of(*(wide_runs(choices=False, classes=classes, jobs=jobs)
+                     for classes, jobs in ((True, False), (False, True), (True, True)))), tries=25)
 def test_jobs_and_classes_run_as_their_rounds_do(drawn: tuple[WideProblem, Run]) -> None:
     try:
         schedule = schedule_of_rounds(*drawn)

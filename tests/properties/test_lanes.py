@@ -13,22 +13,18 @@ from tests.oracles.generated import drawn
 from tests.oracles.lanes import drawn_with_lanes, on_one_lane
 from tests.oracles.wide import least_makespan
 from tests.support.examples import slow
-from weft.solver.baselines import BASELINES, NotApplicable, baseline
-from weft.solver.cpsat.budget import Budget
+from weft.solver import BASELINES, Budget, Infeasible, NoneFound, NotApplicable, Problem, Schedule, baseline, solve
 from weft.solver.judge.validate import statements, violations
 from weft.solver.latency.search import least_latency
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.periodic import Periodic, fits_pools
 from weft.solver.period.reductions.multi_batch import in_copies, repeat_copies
 from weft.solver.period.search import find_period
-from weft.solver.problem import Problem
 from weft.solver.relations.fixed_order import FixedOrder
 from weft.solver.relations.min_dist import pools_take_first, takes_before_giving
 from weft.solver.relations.pool_pass import fits_pools as fits_memory
 from weft.solver.relations.pool_pass import paced
-from weft.solver.schedule import Schedule
 from weft.solver.step.order_model import reorder
-from weft.solver.step.search import Infeasible, NoneFound, solve
 from weft.solver.step.stretch import at_its_times, unroll
 from weft.solver.ticks import TickProblem
 from weft.solver.wide.run import Run

@@ -6,10 +6,9 @@ from dataclasses import replace
 from itertools import combinations, pairwise, product
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from weft.solver.placement.memory.plan import ChainOperator, MemoryPlan, MemoryProblem, Mode, Rules, measure
 from weft.solver.placement.memory.plan_memory import MemoryPlanNotFound, NoMemoryPlan, least_bottleneck, plan_memory
 
@@ -91,16 +90,14 @@ def _check(problem: MemoryProblem, *, exact: bool) -> None:
     assert not exact or plan.time == least
 
 
-@given(_problems("strict") | _problems("published", kinds=True))
-@settings(max_examples=examples(100))
+@for_all(_problems("strict") | _problems("published", kinds=True), tries=100)
 def test_operators_are_planned_to_the_optimum(problem: MemoryProblem) -> None:
     """Strict rules: no plan fits that is faster. Counts of a class, as published planners count, lose nothing where a
     buffer is that of one operator."""
     _check(problem, exact=True)
 
 
-@given(_problems("strict", kinds=True), st.sampled_from([None, 1, 2, 3]))
-@settings(max_examples=examples(60))
+@for_all(_problems("strict", kinds=True), st.sampled_from([None, 1, 2, 3]), tries=60)
 def test_no_plan_is_below_the_bound_that_holds_for_any_number_in_flight(problem: MemoryProblem,
                                                                         micro_batches: int | None) -> None:
     bound, least = least_bottleneck(problem), _least(replace(problem, micro_batches=micro_batches))
@@ -108,8 +105,7 @@ def test_no_plan_is_below_the_bound_that_holds_for_any_number_in_flight(problem:
     assert bound >= -(-problem.totals[0][-1] // problem.stages)
 
 
-@given(_problems("strict", kinds=True))
-@settings(max_examples=examples(60))
+@for_all(_problems("strict", kinds=True), tries=60)
 def test_counts_of_a_class_never_promise_what_its_operators_cannot_hold(problem: MemoryProblem) -> None:
     """Strict rules with classes: what is planned fits operator by operator, and nothing beats the true optimum."""
     _check(problem, exact=False)

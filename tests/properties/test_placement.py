@@ -5,22 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume
 from hypothesis import strategies as st
 
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from tests.support.placements import best_load, every_placement, problems
 from weft.solver.cpsat.budget import Budget
-from weft.solver.placement import judge
+from weft.solver.placement import PlacementProblem, judge, place
 from weft.solver.placement.bracket import simple_bound
 from weft.solver.placement.chain.constructions.random_slicings import best_slicing
 from weft.solver.placement.chain.constructions.refinement import around, near_cuts, refine
 from weft.solver.placement.chain.constructions.threshold_search import excess_needed
-from weft.solver.placement.chain.place import place
 from weft.solver.placement.encoding.least_load import least_bottleneck
 from weft.solver.placement.groups import Division, Groups, groups_of
 from weft.solver.placement.params import PARAMS
-from weft.solver.placement.problem import PlacementProblem
 from weft.solver.placement.reductions.coarsen import coarsen
 from weft.solver.placement.reductions.cutoff import keep_dear_nets_whole, without_slow_kinds
 from weft.solver.placement.reductions.fold import fold
@@ -38,8 +36,7 @@ def sliced(problem: PlacementProblem, groups: Groups) -> Division:
     return found
 
 
-@settings(max_examples=examples(60))
-@given(problems(), st.sampled_from(("cutoff", "total", "windows")))
+@for_all(problems(), st.sampled_from(("cutoff", "total", "windows")), tries=60)
 def test_no_part_of_the_encoding_is_needed_for_the_optimum(problem: PlacementProblem, part: str) -> None:
     groups = groups_of(problem)
     solved = least_bottleneck(groups, Budget(), None, 0.0, without={part})
@@ -52,14 +49,12 @@ def test_no_part_of_the_encoding_is_needed_for_the_optimum(problem: PlacementPro
         assert again.proven and again.bound == CLOSE(best)
 
 
-@settings(max_examples=examples(75))
-@given(problems())
+@for_all(problems(), tries=75)
 def test_folding_keeps_an_optimum(problem: PlacementProblem) -> None:
     assert best_load(problem, fold(groups_of(problem))) == CLOSE(best_load(problem))
 
 
-@settings(max_examples=examples(50))
-@given(problems())
+@for_all(problems(), tries=50)
 def test_what_a_cutoff_rules_out_is_not_needed_within_it(problem: PlacementProblem) -> None:
     groups = groups_of(problem)
     best = best_load(problem)
@@ -68,14 +63,12 @@ def test_what_a_cutoff_rules_out_is_not_needed_within_it(problem: PlacementProbl
         assert best_load(problem, slimmer) == CLOSE(best)
 
 
-@settings(max_examples=examples(50))
-@given(problems())
+@for_all(problems(), tries=50)
 def test_twins_may_stand_in_any_order(problem: PlacementProblem) -> None:
     assert best_load(problem, order_twins(groups_of(problem))) == CLOSE(best_load(problem))
 
 
-@settings(max_examples=examples(60))
-@given(problems())
+@for_all(problems(), tries=60)
 def test_windows_hold_every_placement_within_the_cutoff(problem: PlacementProblem) -> None:
     groups = groups_of(problem)
     stages = min(problem.devices, groups.count)
@@ -90,8 +83,7 @@ def test_windows_hold_every_placement_within_the_cutoff(problem: PlacementProble
                 assert windows.first[group] <= at <= at + offset <= windows.last[group]
 
 
-@settings(max_examples=examples(60))
-@given(problems())
+@for_all(problems(), tries=60)
 def test_bounds_and_slicings_lie_on_either_side(problem: PlacementProblem) -> None:
     groups = groups_of(problem)
     best = best_load(problem)
@@ -107,8 +99,7 @@ def test_bounds_and_slicings_lie_on_either_side(problem: PlacementProblem) -> No
             assert found.value >= best * (1 - 1e-9)
 
 
-@settings(max_examples=examples(40))
-@given(problems(tight=False))
+@for_all(problems(tight=False), tries=40)
 def test_refining_never_makes_worse_and_keeps_its_start_possible(problem: PlacementProblem) -> None:
     groups = groups_of(problem)
     start = sliced(problem, groups)
@@ -120,8 +111,7 @@ def test_refining_never_makes_worse_and_keeps_its_start_possible(problem: Placem
     assert best_load(problem) * (1 - 1e-9) <= refine(groups, start, Budget(), 0.0, each=1).value <= start.value
 
 
-@settings(max_examples=examples(40))
-@given(problems(tight=False))
+@for_all(problems(tight=False), tries=40)
 def test_latency_is_least_among_the_best(problem: PlacementProblem) -> None:
     found = place(problem, effort=5, latency=True)
     best = best_load(problem)
@@ -132,8 +122,7 @@ def test_latency_is_least_among_the_best(problem: PlacementProblem) -> None:
     assert found.latency_bound is not None and found.latency_bound <= least * (1 + 1e-6)
 
 
-@settings(max_examples=examples(40))
-@given(problems(cpus=False, memory=(1, 5)))
+@for_all(problems(cpus=False, memory=(1, 5)), tries=40)
 def test_the_memory_said_to_be_missing_is_what_is_missing(problem: PlacementProblem) -> None:
     groups = groups_of(problem)
     assume(best_load(problem) == float("inf"))

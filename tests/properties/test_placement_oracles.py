@@ -13,21 +13,20 @@ from collections.abc import Callable
 from fractions import Fraction
 
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example
 from hypothesis import strategies as st
 
 import weft
 from tests.oracles.placements import best, every_graph, every_row
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
+from weft.solver.placement import place, place_graph
 from weft.solver.placement.bracket import Standing
-from weft.solver.placement.chain.place import place
-from weft.solver.placement.dag.place_graph import place_graph
 from weft.solver.placement.placement import Placement, meets
 from weft.solver.placement.problem import Degree, DeviceKind, Node, PlacementError, PlacementProblem, PlacementTensor
 
 EFFORT = 8.0
-many = settings(max_examples=examples(int(os.environ.get("WEFT_EXAMPLES", "60"))))
+many = int(os.environ.get("WEFT_EXAMPLES", "60"))
 
 #: What one kind of cost is drawn from.
 AMOUNTS = ((0.0, 1.0, 2.0, 3.0, 6.0), (0.0, 0.1, 0.2, 0.3, 1 / 3), (0.0, 1e-6, 1.0, 1e6), (1e-6, 2e-6, 1e6, 3e6),
@@ -77,8 +76,7 @@ def check(found: Placement, least: float) -> None:
     assert (found.status == "optimal") <= meets(found.objective, found.bound)
 
 
-@many
-@given(st.integers(1, 2).flatmap(lambda kinds: problems(kinds=kinds, most=4 if kinds == 1 else 2)))
+@for_all(st.integers(1, 2).flatmap(lambda kinds: problems(kinds=kinds, most=4 if kinds == 1 else 2)), tries=many)
 def test_stages_in_a_row_are_the_best_of_all_or_proven_impossible(problem: PlacementProblem) -> None:
     answer = best(every_row(problem))
     try:
@@ -113,21 +111,18 @@ def check_graph(problem: PlacementProblem, slack: float, *, exact: bool) -> None
     assert found.depth_bound <= depth or found.least > least * (1 + 2e-6)
 
 
-@many
-@given(problems(kinds=1), st.sampled_from((0.0, 0.0, 0.1, 0.3)))
+@for_all(problems(kinds=1), st.sampled_from((0.0, 0.0, 0.1, 0.3)), tries=many)
 def test_graphs_of_stages_by_levels_are_the_best_and_shallowest_of_all(problem: PlacementProblem, slack: float) -> None:
     check_graph(problem, slack, exact=True)
 
 
-@many
-@given(problems(kinds=2, most=2), st.sampled_from((0.0, 0.0, 0.1, 0.3)))
+@for_all(problems(kinds=2, most=2), st.sampled_from((0.0, 0.0, 0.1, 0.3)), tries=many)
 def test_graphs_of_stages_by_the_encoding_are_the_best_and_shallowest_of_all(problem: PlacementProblem,
                                                                            slack: float) -> None:
     check_graph(problem, slack, exact=True)
 
 
-@many
-@given(problems(kinds=1, replicated=True), st.sampled_from((0.0, 0.0, 0.1, 0.3)))
+@for_all(problems(kinds=1, replicated=True), st.sampled_from((0.0, 0.0, 0.1, 0.3)), tries=many)
 def test_graphs_of_replicated_stages_say_no_more_than_is_true(problem: PlacementProblem, slack: float) -> None:
     """Backward tensors beside the forward graph leave only rows of a few orders, which prove less."""
     check_graph(problem, slack, exact=False)
@@ -181,8 +176,7 @@ BY_DEPTH = PlacementProblem("hard", (DeviceKind("k0", 1, 1.0), DeviceKind("k1", 
                             (PlacementTensor(1, (2,), 0.0),))
 
 
-@settings(max_examples=examples(40))
-@given(problems(kinds=2, most=2), st.booleans(), st.integers(1, 12))
+@for_all(problems(kinds=2, most=2), st.booleans(), st.integers(1, 12), tries=40)
 @example(BY_DEPTH, True, 6)
 def test_a_stop_at_any_step_keeps_the_best_and_ends_the_search(problem: PlacementProblem, graph: bool, at: int) -> None:
     """Ctrl-C at the n-th step: what was found until then is returned, and few steps follow."""

@@ -14,29 +14,18 @@ import os
 import random
 from dataclasses import replace
 
-from hypothesis import assume, event, given, settings
+from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
-from tests.support.builders import any_order
-from tests.support.examples import examples
+from tests.support import any_order, for_all
 from tests.support.strategies import problems
+from weft.runtime import Program, ProgramError
 from weft.runtime.plan.check import check_program
 from weft.runtime.plan.plan import Plan, plan_from_json, plan_of, plan_to_json
-from weft.runtime.plan.program import (
-    BlockWork,
-    Instruction,
-    Program,
-    ProgramError,
-    Recv,
-    Reduce,
-    Send,
-    StageWork,
-    parse_instruction,
-)
+from weft.runtime.plan.program import BlockWork, Instruction, Recv, Reduce, Send, StageWork, parse_instruction
 from weft.runtime.plan.stage_graph import LETTERS
+from weft.solver import Block, BlockKind, Dependency, Device, Problem, Schedule
 from weft.solver.offload import Offload, with_offloads
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
-from weft.solver.schedule import Schedule
 
 NAMES = st.text(max_size=8)
 COUNTS = st.integers(0, 10**6)
@@ -59,8 +48,7 @@ def test_an_inserted_character_is_never_read_as_the_same_instruction(
         assert parse_instruction(changed) != instruction
 
 
-@settings(max_examples=examples(int(os.environ.get("WEFT_PLANS", "150"))))
-@given(problems(), st.integers(1, 3), st.integers(0, 2**32))
+@for_all(problems(), st.integers(1, 3), st.integers(0, 2**32), tries=int(os.environ.get("WEFT_PLANS", "150")))
 def test_blocks_of_any_kind_have_a_plan_or_a_refusal_in_words(problem: Problem, micro_batches: int, seed: int) -> None:
     """Whatever gradients wait for, and on whatever devices they are."""
     schedule = any_order(problem, micro_batches, random.Random(seed))
@@ -181,8 +169,7 @@ def _others(plan: Plan, instruction: Instruction) -> st.SearchStrategy[Instructi
             | numbers.map(lambda m: replace(instruction, what=what._replace(micro_batch=m))))
 
 
-@settings(max_examples=examples(300))
-@given(plans(), st.data())
+@for_all(plans(), st.data(), tries=300)
 def test_one_fault_is_refused_or_changes_nothing(made: tuple[Schedule, Plan], data: st.DataObject) -> None:
     """Dropped, doubled and redirected instructions are always refused. Two neighbours or sums that change places, and
     one instruction that moves elsewhere, are refused, or they are independent of what they pass: then the program still

@@ -8,11 +8,11 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from weft.models.spec.quantities import (
     BANDWIDTH,
     BYTES,
@@ -76,8 +76,8 @@ def accepted(kind: Quantity, value: object) -> bool:
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-@settings(max_examples=examples(EXAMPLES))
-@given(value=st.one_of(_TEXTS, st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.booleans()))
+@for_all(value=st.one_of(_TEXTS, st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.booleans()),
+         tries=EXAMPLES)
 @example(value="32 G")
 @example(value="32 gib")
 @example(value="1_000 MiB")
@@ -89,8 +89,7 @@ def test_a_quantity_is_in_its_schema_exactly_if_it_is_read(kind: Quantity, value
     assert jsonschema.Draft202012Validator(kind.schema).is_valid(value) == accepted(kind, value)
 
 
-@settings(max_examples=examples(EXAMPLES))
-@given(place=st.sampled_from(PLACES), value=_VALUES)
+@for_all(place=st.sampled_from(PLACES), value=_VALUES, tries=EXAMPLES)
 @example(place=("training", "micro_batches"), value=16.0)
 @example(place=("cluster", "memory"), value=0)
 @example(place=("cluster", "memory"), value=[])

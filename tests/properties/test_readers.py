@@ -17,30 +17,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft
-from tests.support.builders import chain, pipeline, v
+from tests.support import DATA, chain, keep_or_recompute, pipeline, v
 from tests.support.damage import changed, with_bytes
 from tests.support.examples import examples
-from tests.support.paths import DATA
-from tests.support.wide_problems import keep_or_recompute
 from tests.support.wide_schedules import drawn_schedule
 from weft.app.lib.judged import verdict
 from weft.cli.lib.output import summary
-from weft.solver.baselines import baseline
+from weft.solver import ProblemError, Schedule, baseline, load_problem, solve, time_orders
 from weft.solver.baselines.rivals.greedy import orders
 from weft.solver.io.entries import FormatError
-from weft.solver.io.problem_files import (
-    any_problem_from_json,
-    load_any_problem,
-    load_problem,
-    problem_from_json,
-    problem_to_json,
-)
+from weft.solver.io.problem_files import any_problem_from_json, load_any_problem, problem_from_json, problem_to_json
 from weft.solver.io.schedule_files import load_schedule, schedule_from_json, schedule_to_json
-from weft.solver.problem import ProblemError
-from weft.solver.schedule import Schedule
-from weft.solver.step.search import solve
 from weft.solver.ticks import TickProblem
-from weft.solver.timing import time_orders
 
 Read = TypeVar("Read")
 

@@ -12,23 +12,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from tests.properties.test_readers import (
-    ORIGINALS,
-    PROBLEMS,
-    WIDE_ORIGINALS,
-    WIDE_PROBLEMS,
-    damaged_values,
-    suite,
-)
+from tests.properties.test_readers import ORIGINALS, PROBLEMS, WIDE_ORIGINALS, WIDE_PROBLEMS, damaged_values, suite
+from tests.support.commands import shows
 from tests.support.strategies import problems, schedules
 from tests.support.wide_schedules import drawn_schedule
-from weft.cli.main import main
+from weft.solver import Problem, Schedule
 from weft.solver.io.entries import FormatError
 from weft.solver.io.problem_files import any_problem_from_json, problem_to_json
 from weft.solver.io.schedule_files import schedule_from_json, schedule_to_json
 from weft.solver.io.schemas import problem_schema, schedule_schema
-from weft.solver.problem import Problem
-from weft.solver.schedule import Schedule
 
 PROBLEM, SCHEDULE = (Draft202012Validator(schema) for schema in (problem_schema(), schedule_schema()))
 
@@ -100,8 +92,7 @@ def test_what_weft_writes_its_schemas_accept(made: Problem | Schedule) -> None:
 
 
 @pytest.mark.parametrize("of", ["problem", "schedule"])
-def test_the_command_prints_them(of: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["schema", of]) == 0
-    printed = json.loads(capsys.readouterr().out)
+def test_the_command_prints_them(of: str) -> None:
+    printed = json.loads(shows("schema", of))
     assert printed["title"] == f"weft.{of}/1"
     Draft202012Validator.check_schema(printed)

@@ -6,16 +6,15 @@ from collections.abc import Iterator
 from itertools import permutations, product
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from tests.oracles.wide import TooLarge, least_over_assignments
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from tests.support.wide_problems import drawn_run, vanishing
+from weft.solver import Infeasible, validate
 from weft.solver.choices.sequences.solve import solve_sequence
 from weft.solver.judge.choice_rules import violations_of_choice
-from weft.solver.judge.validate import validate
-from weft.solver.step.search import Infeasible
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Run
 
@@ -32,8 +31,7 @@ def _runs(problem: WideProblem, run: Run, *, any_class: bool) -> Iterator[Run]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("any_class", [False, True])
-@given(seed=st.integers(0, 10**6))
-@settings(max_examples=examples(20))
+@for_all(seed=st.integers(0, 10**6), tries=20)
 def test_it_is_the_best_of_all_orders_under_all_options(seed: int, any_class: bool) -> None:
     problem = vanishing(seed)
     run = drawn_run(problem, seed)

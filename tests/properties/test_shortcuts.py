@@ -10,22 +10,17 @@ from operator import itemgetter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from tests.support.strategies import problems
-from weft.solver import schedule
+from weft.solver import Block, BlockKind, Device, NotApplicable, Operation, Problem, Schedule, schedule, violations
 from weft.solver.baselines.lib import sequential
-from weft.solver.baselines.lib.base import NotApplicable
 from weft.solver.baselines.rivals.greedy import on_every_twin, without_twins
 from weft.solver.baselines.rivals.greedy import orders as greedy_orders
 from weft.solver.io import schedule_files
-from weft.solver.judge.validate import violations
-from weft.solver.problem import Block, BlockKind, Device, Problem
 from weft.solver.relations.graph import RelationGraph, graph_of
 from weft.solver.relations.implied_order import NEVER, Order, implied_order
-from weft.solver.schedule import Operation, Schedule
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders, time_orders
 
@@ -42,16 +37,14 @@ def closed(graph: RelationGraph) -> Order:
     return np.minimum(order, NEVER).astype(np.int32)
 
 
-@given(problems())
-@settings(max_examples=examples(75))
+@for_all(problems(), tries=75)
 def test_the_implied_order_is_the_closure_of_the_waits(problem: Problem) -> None:
     instance = TickProblem.of(problem)
     graph = graph_of(instance)
     assert np.array_equal(implied_order(instance, graph, 1), closed(graph))
 
 
-@given(problems(), st.integers(1, 4))
-@settings(max_examples=examples(75))
+@for_all(problems(), st.integers(1, 4), tries=75)
 def test_the_order_without_search_is_taken_where_it_fits_and_found_else(problem: Problem, micro_batches: int) -> None:
     def rows_by(search: Callable[[Problem, int], Orders | None]) -> Orders | None:
         try:
@@ -84,8 +77,7 @@ def doubled(problem: Problem, device: int, copies: int) -> Problem:
     return replace(problem, devices=devices, blocks=tuple(blocks))
 
 
-@given(problems(), st.data())
-@settings(max_examples=examples(50))
+@for_all(problems(), st.data(), tries=50)
 def test_twins_run_what_one_device_would(problem: Problem, data: st.DataObject) -> None:
     linked = {end for link in problem.links for end in (link.source, link.target)}
     used = [d for d, on in enumerate(problem.blocks_on) if on and d not in linked]
@@ -110,9 +102,8 @@ def test_twins_run_what_one_device_would(problem: Problem, data: st.DataObject) 
     assert not violations(schedule)
 
 
-@given(st.lists(st.builds(Operation, st.integers(0, 3), st.integers(0, 5), st.sampled_from([-0.0, 0.0, 1.0, 1.5, 2]),
-                          st.sampled_from([1.0, 2.0, 2.5, 3]))))
-@settings(max_examples=examples(100))
+@for_all(st.lists(st.builds(Operation, st.integers(0, 3), st.integers(0, 5),
+                            st.sampled_from([-0.0, 0.0, 1.0, 1.5, 2]), st.sampled_from([1.0, 2.0, 2.5, 3]))), tries=100)
 def test_operations_sorted_in_columns_are_in_the_order_of_the_plain_sort(operations: list[Operation]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(schedule, "_MANY", 1)
@@ -122,8 +113,7 @@ def test_operations_sorted_in_columns_are_in_the_order_of_the_plain_sort(operati
     assert found.latest_end == max((operation.end for operation in operations), default=0.0)
 
 
-@given(problems(), st.integers(1, 3), st.sampled_from([1, 1.0, 1 / 3, 1e300, 2**70]))
-@settings(max_examples=examples(50))
+@for_all(problems(), st.integers(1, 3), st.sampled_from([1, 1.0, 1 / 3, 1e300, 2**70]), tries=50)
 def test_a_schedule_is_written_as_its_object_would_be(problem: Problem, micro_batches: int, factor: float) -> None:
     orders = sequential.in_sequence(problem, micro_batches)
     if orders is None:

@@ -6,18 +6,14 @@ import random
 from typing import cast
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from tests.support.builders import any_order
-from tests.support.examples import examples
+from tests.support import any_order, for_all
 from tests.support.threads import run_in_threads
 from tests.support.training_graphs import MODES, Case, graph_problem, varied
-from weft.runtime.interface.training import Boundary, Ports, Training
-from weft.runtime.plan.plan import plan_of
-from weft.runtime.plan.stage_graph import StageGraph
-from weft.runtime.ranks.session import Session
+from weft.runtime import Boundary, Ports, Session, StageGraph, Training, plan_of
 from weft.runtime.train.worker import StageWorker
 
 WIDTH = 3
@@ -66,8 +62,7 @@ class Cell(nn.Module):
         return tuple(self.out(y) * (i + 1) for i in range(self.gives))
 
 
-@given(stage_graphs(shared=False), st.integers(1, 3), st.booleans(), st.integers(0, 2**32))
-@settings(max_examples=examples(25))
+@for_all(stage_graphs(shared=False), st.integers(1, 3), st.booleans(), st.integers(0, 2**32), tries=25)
 def test_trained_in_any_order_gradients_are_those_of_one_process(
         made: Case, micro_batches: int, apart: bool, seed: int) -> None:
     """``apart``: every reader gets a value of its own; else all get the same."""

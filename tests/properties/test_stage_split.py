@@ -6,10 +6,9 @@ from dataclasses import replace
 from itertools import combinations, pairwise
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from weft.models.candidates.stage_split import NoSplit, StageSplit, split_at, split_layers
 from weft.models.candidates.stages import (
     Backward,
@@ -77,8 +76,7 @@ def needs(shape: Shape, rows: Rows, in_flight: list[int], backward: Backward) ->
             for gpu, row in enumerate(rows)]
 
 
-@settings(max_examples=examples(150))
-@given(cases())
+@for_all(cases(), tries=150)
 def test_split_is_the_best_of_all_that_fit(case: Case) -> None:
     shape, layers, memory, in_flight, backward, borders = case
 
@@ -112,8 +110,7 @@ def test_split_is_the_best_of_all_that_fit(case: Case) -> None:
     assert split == split_at(shape, layers, split.cuts, memory, in_flight, MemoryRule(backward, BYTES_PER_PARAMETER))
 
 
-@settings(max_examples=examples(60))
-@given(cases())
+@for_all(cases(), tries=60)
 def test_the_least_memory_named_is_exactly_enough(case: Case) -> None:
     shape, layers, memory, in_flight, backward, borders = case
 

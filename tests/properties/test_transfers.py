@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
-from hypothesis import assume, event, given, settings
+from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 from tests.properties.test_programs import faults, plans, schedules
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from tests.support.threads import Tracer, expected, run_in_threads
 from weft.runtime.execute.executor import Executor, rank_table
 from weft.runtime.plan.buffers import BufferTable
@@ -21,8 +21,6 @@ from weft.runtime.plan.check_buffers import check_buffers
 from weft.runtime.plan.plan import Plan, plan_of
 from weft.runtime.plan.program import ProgramError, Reduce
 from weft.solver.schedule import Schedule
-
-RUNS = settings(max_examples=examples(25))
 
 
 def tables_of(plan: Plan, early: bool = True) -> list[BufferTable]:
@@ -78,8 +76,7 @@ def test_receives_are_posted_no_later_than_the_program_says_and_proven(schedule:
                    for landing in table.receives)
 
 
-@RUNS
-@given(plans())
+@for_all(plans(), tries=25)
 def test_every_schedule_runs_on_its_buffers(made: tuple[Schedule, Plan]) -> None:
     run_traced(made[1])
 
@@ -138,8 +135,7 @@ def test_one_fault_in_a_table_is_refused_or_harmless(schedule: Schedule, data: s
                 other.posted, other.step) > (changed.posted, changed.step)
 
 
-@RUNS
-@given(plans(), st.data())
+@for_all(plans(), st.data(), tries=25)
 def test_one_fault_in_a_program_is_refused_or_it_runs_right(made: tuple[Schedule, Plan], data: st.DataObject) -> None:
     _, plan = made
     fault, _, _, faulty = data.draw(faults(plan))

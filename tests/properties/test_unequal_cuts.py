@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from weft.models.candidates.stages import MemoryRule
 from weft.models.cuts.enumeration import CutTables, Ground, ShapeLayout, enumerated, layouts
 from weft.models.layers.costs import LayerCost
@@ -31,8 +30,7 @@ def grounds(draw: st.DrawFn) -> Ground:
                   np.zeros((layout.stages - 1, count + 1), dtype=np.int64), ends_whole=True)
 
 
-@settings(max_examples=examples(75))
-@given(grounds(), st.integers(1, 4), st.floats(0, 1))
+@for_all(grounds(), st.integers(1, 4), st.floats(0, 1), tries=75)
 def test_no_cut_is_ruled_out_that_its_own_bound_does_not_rule_out(ground: Ground, micro_batches: int,
                                                                  share: float) -> None:
     every = enumerated(ground, micro_batches, _ENDLESS)
@@ -42,8 +40,7 @@ def test_no_cut_is_ruled_out_that_its_own_bound_does_not_rule_out(ground: Ground
     assert kept == wanted
 
 
-@settings(max_examples=examples(50))
-@given(grounds())
+@for_all(grounds(), tries=50)
 def test_work_over_paces_is_no_more_than_the_busiest_gpu_does(ground: Ground) -> None:
     least = ground.rest[0] / sum(ground.paces)
     for row in enumerated(ground, 1, _ENDLESS).borders.tolist():

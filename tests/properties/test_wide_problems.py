@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from tests.oracles.wide import TooLarge, least_makespan
-from tests.support.examples import examples
-from tests.support.wide_problems import drawn_run, drawn_wide, keep_or_recompute
+from tests.support import drawn_run, drawn_wide, for_all, keep_or_recompute
 from weft.solver.step.search import Infeasible, solve
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Rounds, Run
@@ -24,8 +23,7 @@ def least_of_search(problem: WideProblem, run: Run) -> float | None:
 
 
 @pytest.mark.parametrize(("classes", "jobs"), [(True, False), (False, True), (True, True)])
-@given(seed=st.integers(0, 10**6))
-@settings(max_examples=examples(25))
+@for_all(seed=st.integers(0, 10**6), tries=25)
 def test_rounds_have_the_least_makespan_of_all_that_can_happen(seed: int, classes: bool, jobs: bool) -> None:
     problem = drawn_wide(seed, choices=False, classes=classes, jobs=jobs)
     run = drawn_run(problem, seed)
@@ -36,8 +34,7 @@ def test_rounds_have_the_least_makespan_of_all_that_can_happen(seed: int, classe
     assert least_of_search(problem, run) == least
 
 
-@given(seed=st.integers(0, 10**6))
-@settings(max_examples=examples(25))
+@for_all(seed=st.integers(0, 10**6), tries=25)
 def test_pipelines_of_micro_batches_that_differ(seed: int) -> None:
     problem = keep_or_recompute(seed, classes=True, choices=False)
     run = drawn_run(problem, seed)

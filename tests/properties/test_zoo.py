@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.examples import examples
+from tests.support.examples import for_all
+from weft.models import DEVICES, model_graph
 from weft.models.candidates.stages import Stages
 from weft.models.graph.operator_files import graph_from_json, graph_to_json
-from weft.models.hardware.devices import DEVICES
 from weft.models.layers.layering import layers_of
 from weft.models.spec.base import Section
 from weft.models.spec.families import GptModel, T5Model
 from weft.models.times.roofline import Roofline
-from weft.models.zoo.graphs import model_graph
 
 
 @st.composite
@@ -39,8 +37,7 @@ def t5s(draw: st.DrawFn) -> T5Model:
         positions=draw(st.sampled_from(["relative", "learned"])), activation=draw(st.sampled_from(["relu", "geglu"])))
 
 
-@settings(max_examples=examples(30))
-@given(gpts())
+@for_all(gpts(), tries=30)
 def test_a_gpt_has_the_parameters_that_its_sizes_say(model: GptModel) -> None:
     h, size, wide = model.hidden, model.hidden // model.heads, 4 * model.hidden
     keys = (model.kv_heads or model.heads) * size
@@ -54,15 +51,13 @@ def test_a_gpt_has_the_parameters_that_its_sizes_say(model: GptModel) -> None:
     assert model_graph(model).parameter_count() == model.layers * layer + ends
 
 
-@settings(max_examples=examples(25))
-@given(gpts() | t5s(), st.integers(1, 3), st.booleans())
+@for_all(gpts() | t5s(), st.integers(1, 3), st.booleans(), tries=25)
 def test_an_operator_file_gives_the_same_graph_back(model: Section, batch: int, training: bool) -> None:
     graph = model_graph(model, batch, training=training)
     assert graph_from_json(graph_to_json(graph)) == graph
 
 
-@settings(max_examples=examples(25))
-@given(gpts() | t5s(), st.integers(1, 3), st.data())
+@for_all(gpts() | t5s(), st.integers(1, 3), st.data(), tries=25)
 def test_a_stage_holds_what_its_operators_hold(model: Section, batch: int, data: st.DataObject) -> None:
     graph = model_graph(model, batch)
     stages = Stages(layers_of(graph, Roofline(DEVICES["v100"]).times(graph), training=True))

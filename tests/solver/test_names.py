@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from tests.support.builders import chain, pipeline
 from tests.support.wide_problems import schedule_of_jobs, schedule_of_rounds
-from weft.solver.baselines import baseline
+from weft.solver import BlockKind, Device, Operation, baseline
 from weft.solver.names import Names
-from weft.solver.problem import BlockKind, Device
-from weft.solver.schedule import Operation
 from weft.solver.wide.block import WideBlock
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Run

@@ -6,19 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from tests.oracles.whole import least_makespan
-from tests.support.builders import chain, pipeline
-from tests.support.examples import examples
+from tests.support import chain, for_all, pipeline, valid
+from weft.solver import Infeasible, Problem, ProblemError, Schedule, solve
 from weft.solver.diagnose.sensitivity import changes
 from weft.solver.io.problem_files import problem_from_json, problem_to_json
-from weft.solver.judge.validate import validate
 from weft.solver.offload import Offload, host_links, with_offloads
-from weft.solver.problem import Problem, ProblemError
-from weft.solver.schedule import Schedule
-from weft.solver.step.search import Infeasible, solve
 
 MOMENT = 1e-6
 
@@ -47,8 +43,7 @@ def held(schedule: Schedule, stage: int, kept: float, size: float) -> float:
 @pytest.mark.parametrize(("size", "seconds", "memory"), [(10, 0.8, 20), (7, 0.8, 24), (10, 1.4, 30), (4, 2.5, 40)])
 def test_bytes_are_held_until_they_have_left_and_from_before_they_come_back(size: float, seconds: float,
                                                                             memory: float) -> None:
-    schedule = solve(train(3, memory, [0, 1], size=size, seconds=seconds), 6, effort=2.0)
-    validate(schedule)
+    schedule = valid(solve(train(3, memory, [0, 1], size=size, seconds=seconds), 6, effort=2.0))
     for stage in (0, 1):
         assert schedule.peak_memory[stage] == pytest.approx(held(schedule, stage, 10, size))
     at = {(schedule.problem.blocks[o.block].name, o.micro_batch): o for o in schedule.operations}
@@ -85,8 +80,7 @@ def test_what_must_be_on_the_device_at_once_is_not_offloaded_away() -> None:
         solve(train(2, 9, [0]), 1, effort=2.0)
 
 
-@settings(max_examples=examples(25))
-@given(st.data())
+@for_all(st.data(), tries=25)
 def test_tiny_problems_with_offloads_are_solved_to_the_optimum(data: st.DataObject) -> None:
     """One stage over two micro-batches, or two stages over one, against every order there is."""
     stages = data.draw(st.integers(1, 2))

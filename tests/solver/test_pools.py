@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from weft.solver import Operation, Schedule, time_orders
 from weft.solver.pools import PooledOrders, amounts_by_device, holder, memory_waits, mixed_pools, one_after_another
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Number, Problem
-from weft.solver.schedule import Operation, Schedule
 from weft.solver.ticks import TickProblem
-from weft.solver.timing import time_orders
 
 DEVICES = (Device("gpu", 3), Device("net", lane_of="gpu"), Device("copy", lane_of="gpu"), Device("other", 1))
 

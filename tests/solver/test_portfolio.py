@@ -11,11 +11,8 @@ import pytest
 
 from tests.oracles.generated import drawn
 from tests.oracles.whole import least_makespan
-from weft.solver.cpsat.budget import Budget
-from weft.solver.feasibility.infeasible import Infeasible, NoneFound
+from weft.solver import Block, BlockKind, Budget, Device, Infeasible, NoneFound, Problem, Schedule
 from weft.solver.portfolio import Candidate, Parts, Portfolio
-from weft.solver.problem import Block, BlockKind, Device, Problem
-from weft.solver.schedule import Schedule
 from weft.solver.step.search import Progress, Search, solve
 
 

@@ -8,9 +8,7 @@ import pytest
 
 from tests.support.builders import any_order, chain, pipeline
 from tests.support.kernels import KINDS, case, compiled, shuffled
-from weft.solver.baselines import BASELINES
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
-from weft.solver.schedule import Operation, Schedule
+from weft.solver import BASELINES, Block, BlockKind, Dependency, Device, Link, Operation, Problem, Schedule
 from weft.solver.timing import Begins, DeadlockError, Orders, time_orders
 
 

@@ -9,13 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from tests.support.builders import chain, pipeline
+from weft.runtime import Boundary, Plan, Training, measured_problem, plan_of
 from weft.runtime.checkpoint.signature import signed
-from weft.runtime.interface.training import Boundary, Training
 from weft.runtime.measure.measure_stages import measure_stages, measured_ties
-from weft.runtime.measure.stage_costs import (
-    measured_problem,
-)
-from weft.runtime.plan.plan import Plan, plan_of
 from weft.runtime.train.agreement import Allowed
 from weft.solver.baselines import baseline
 

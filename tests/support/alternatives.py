@@ -7,8 +7,8 @@ import random
 from collections.abc import Callable, Mapping
 from math import inf
 
+from tests.support.builders import valid
 from weft.solver.cpsat.budget import Budget
-from weft.solver.judge.validate import validate
 from weft.solver.problem import BlockKind, Device, Link, Number
 from weft.solver.schedule import RELATIVE_TOLERANCE, Operation, Schedule
 from weft.solver.step.search import Infeasible, Search
@@ -105,10 +105,8 @@ def mapped(schedule: Schedule, rounds: Rounds, common: WideProblem) -> Schedule:
             start = starts[common.blocks[block].name, m]
             operations.append(Operation(number, round_, start, start + float(block_.duration)))
     first = min(operation.start for operation in operations)
-    made = Schedule(problem, rounds.run.rounds, tuple(
-        Operation(block, m, start - first, end - first) for block, m, start, end in operations), 0.0)
-    validate(made)
-    return made
+    return valid(Schedule(problem, rounds.run.rounds, tuple(
+        Operation(block, m, start - first, end - first) for block, m, start, end in operations), 0.0))
 
 
 def least_over(problem: WideProblem, run: Run, objective: str = "makespan") -> float:

@@ -9,13 +9,15 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-import weft
 from tests.support.captured_models import made
-from tests.support.pipeline_ranks import EPS, MICRO_BATCHES, SIZE
+from tests.support.pipeline_ranks import MICRO_BATCHES, SIZE, two_steps
+from weft.app.pipeline.of_module import pipeline
+from weft.app.pipeline.run.pipe import PipelineEngine
 from weft.runtime.backends.build import PartCall
 from weft.runtime.backends.graph import GraphPart
 from weft.runtime.backends.registry import backend
@@ -37,31 +39,25 @@ def mine(part: GraphPart) -> Callable[..., Sequence[Tensor]]:
     return forward
 
 
+def piped(**options: Any) -> PipelineEngine:
+    case = made("gpt", SIZE)
+    return pipeline(case.model, case.args, case.kwargs, loss=case.loss, target=case.target, cuts=CUTS,
+                    micro_batches=MICRO_BATCHES, timeout=900.0, **options)
+
+
 def main() -> None:
     """What one rank does."""
     folder, names = Path(sys.argv[1]), sys.argv[2:]
-    case = made("gpt", SIZE)
-    pipe = weft.pipeline(case.model, case.args, case.kwargs, loss=case.loss, target=case.target, cuts=CUTS,
-                         micro_batches=MICRO_BATCHES, time_limit=0.5, timeout=900.0,
-                         backends=["mine", "wrong"])
+    pipe = piped(time_limit=0.5, backends=["mine", "wrong"])
     chosen, notes = pipe.plan.solver.get("stage_backends"), pipe.notes
     pipe.close()
     # The plan above may split backwards, by what this machine measured; compiled stages cannot be split.
-    pipe = weft.pipeline(case.model, case.args, case.kwargs, loss=case.loss, target=case.target, cuts=CUTS,
-                         micro_batches=MICRO_BATCHES, schedule="1f1b", timeout=900.0)
+    pipe = piped(schedule="1f1b")
     plan = pipe.plan
     pipe.close()
     plan = replace(plan, solver={**plan.solver, "stage_backends": names})
-    pipe = weft.pipeline(case.model, case.args, case.kwargs, loss=case.loss, target=case.target, cuts=CUTS,
-                         micro_batches=MICRO_BATCHES, plan=plan, timeout=900.0)
-    optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-3, eps=EPS)
-    losses, gradients = [], []
-    for step in range(2):
-        batch = made("gpt", SIZE, seed=step)
-        losses.append(pipe.step(*batch.args, target=batch.target, **batch.kwargs))
-        gradients.append({n: g.clone() for n, g in pipe.gradients().items()})
-        optimizer.step()
-        optimizer.zero_grad()
+    pipe = piped(plan=plan)
+    losses, gradients = two_steps(pipe, "gpt")
     calls = sum(isinstance(part, PartCall) for module in pipe._stepping.training.stages.values()
                 for part in module.modules())
     torch.save({"losses": losses, "gradients": gradients, "chosen": chosen, "notes": notes, "calls": calls},

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
-from weft.solver.judge.validate import validate
+from weft.solver import BASELINES, NotApplicable, Schedule, baseline, time_orders, validate
 from weft.solver.period.periodic import Periodic, repeat
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Number, Problem
-from weft.solver.schedule import Schedule
-from weft.solver.timing import time_orders
 
 #: Seven layers on two GPUs with room for every placement.
 TINY_SPEC = """
@@ -170,6 +169,21 @@ def any_order(problem: Problem, micro_batches: int, chance: random.Random, *, in
         for device in problem.blocks[key[0]].devices:
             orders[device].append(key)
     return Schedule(problem, micro_batches, time_orders(problem, micro_batches, orders), 0.0)
+
+
+def valid(schedule: Schedule) -> Schedule:
+    """``schedule``, which the judge accepts."""
+    validate(schedule)
+    return schedule
+
+
+def published(problem: Problem, micro_batches: int) -> dict[str, Schedule]:
+    """Every known schedule that there is for ``problem``, by name."""
+    found = {}
+    for name in BASELINES:
+        with suppress(NotApplicable):
+            found[name] = baseline(name, problem, micro_batches)
+    return found
 
 
 def judged(found: Periodic, more: int = 3) -> None:

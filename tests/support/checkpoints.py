@@ -8,9 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.support.builders import chain, pipeline
-from weft.runtime.interface.precision import MasterWeights
-from weft.runtime.interface.training import Boundary, Training
-from weft.runtime.plan.plan import Plan, plan_of
+from weft.runtime import Boundary, MasterWeights, Plan, Training, plan_of
 from weft.solver.baselines import baseline
 
 WIDTH, STEPS = 6, 6

@@ -8,13 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from weft.models.communication.builder import Builder
+from weft.communication import Builder, Prices, as_slice, fuse, overlap, reorder, split
 from weft.models.communication.interpreter import Array, random_values, results, run
-from weft.models.communication.passes.fuse import fuse
-from weft.models.communication.passes.overlap import overlap
-from weft.models.communication.passes.reorder import reorder
-from weft.models.communication.passes.split import as_slice, split
-from weft.models.communication.prices import Prices
 from weft.models.communication.program import CommunicationError, CommunicationProgram, Kind
 
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from weft.models.communication.builder import Builder, data_parallel
-from weft.models.communication.passes.overlap import overlap
-from weft.models.communication.passes.reorder import reorder
-from weft.models.communication.passes.split import as_slice, split
+from weft.communication import Builder, as_slice, data_parallel, overlap, reorder, split
 from weft.models.communication.program import CommunicationProgram
 
 CHUNKS = (1, 2, 4, 8, 16)

@@ -22,14 +22,9 @@ from torch import Tensor
 
 from tests.support.communication_programs import CHUNKS, chunked, pipeline, sliced_optimizer, tensor_parallel
 from tests.support.sharded_training import LAMB, Model, losses_of, plain_rule
-from weft.app.communication.run import ProgramOnRank
+from weft.communication import Prices, ProgramOnRank, ShardedOptimizer, data_parallel, schedules, tune
 from weft.models.communication import interpreter
-from weft.models.communication.builder import data_parallel
-from weft.models.communication.prices import Prices
 from weft.models.communication.program import CommunicationProgram
-from weft.models.communication.search.problem import tune
-from weft.models.communication.search.schedules import schedules
-from weft.runtime.communication.sharded_optimizer import ShardedOptimizer
 
 STEPS = 5
 RULES = ("adam", "adamw", "lamb")

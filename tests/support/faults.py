@@ -17,8 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.support.builders import pipeline
-from weft.runtime.interface.training import Boundary, Training
-from weft.runtime.plan.plan import Plan, plan_of
+from weft.runtime import Boundary, Plan, Training, plan_of
 from weft.solver.baselines import baseline
 
 RANKS, MICRO_BATCHES, WIDTH, TIMEOUT = 3, 6, 8, 4.0

@@ -5,33 +5,27 @@ Every input is drawn from its number alone, so what fails can be drawn again: ``
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
 import random
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.models.graph.test_formats import PIPER, PROFILED
 from tests.support.builders import TINY_SPEC, chain, pipeline, together_spec
+from tests.support.commands import ran
 from tests.support.damage import damaged
 from tests.support.exported_models import saved_model
 from tests.support.paths import ROOT
 from tests.support.tessel_shapes import shape
 from tests.support.wide_problems import keep_or_recompute
 from tests.weft.app.test_fit import run_of
-from weft.cli.main import main
 from weft.runtime.plan.plan import plan_of, save_plan
 from weft.runtime.plan.timeline import save_timeline
-from weft.solver.baselines import baseline
+from weft.solver import Schedule, baseline, save_schedule, time_orders
 from weft.solver.baselines.rivals.greedy import orders
 from weft.solver.io.problem_files import problem_to_json, save_problem
-from weft.solver.io.schedule_files import save_schedule
-from weft.solver.schedule import Schedule
-from weft.solver.timing import time_orders
 from weft.solver.wide.run import Rounds, Run
 
 #: Texts that an argument is replaced with. None that is accepted as a limit lets a command run on.
@@ -160,11 +154,11 @@ def good_files(folder: Path) -> None:
     save_schedule(_in_rounds(), folder / "rounds.json")
     (folder / "graph.json").write_text(json.dumps(PROFILED))
     (folder / "piper.json").write_text(json.dumps(PIPER))
-    _quietly(["solve", str(folder / "tiny.yaml"), "-o", str(folder / "solved.json"), "--effort", "0.05"])
-    _quietly(["export", str(folder / "schedule.json"), "-o", str(folder / "order.csv")])
-    _quietly(["solve", str(folder / "problem.json"), "-n", "3", "-o", str(folder / "t.json"), "--effort", "0.05"])
-    _quietly(["export", str(folder / "t.json"), "-o", str(folder / "tessel.json"), "--format", "tessel"])
-    _quietly(["capture", str(saved_model("attention", folder)), "-o", str(folder / "operators.json")])
+    ran("solve", folder / "tiny.yaml", "-o", folder / "solved.json", "--effort", "0.05")
+    ran("export", folder / "schedule.json", "-o", folder / "order.csv")
+    ran("solve", folder / "problem.json", "-n", 3, "-o", folder / "t.json", "--effort", "0.05")
+    ran("export", folder / "t.json", "-o", folder / "tessel.json", "--format", "tessel")
+    ran("capture", saved_model("attention", folder), "-o", folder / "operators.json")
 
 
 def _in_rounds() -> Schedule:
@@ -206,11 +200,11 @@ def run_input(found: Input, good: Path) -> str | None:
             _place(folder / victim, content)
         os.chdir(folder)
         try:
-            status, printed = _quietly(found.arguments)
+            status, out, err = ran(*found.arguments)
         finally:
             os.chdir(before)
-    wrong = status not in (0, 1, 2, 130) or "Traceback" in printed
-    return f"{found.arguments}: status {status}: {printed[-600:]}" if wrong else None
+    wrong = status not in (0, 1, 2, 130) or "Traceback" in out + err
+    return f"{found.arguments}: status {status}: {(out + err)[-600:]}" if wrong else None
 
 
 def _place(path: Path, content: bytes | str | None) -> None:
@@ -222,13 +216,3 @@ def _place(path: Path, content: bytes | str | None) -> None:
         os.mkfifo(path)
     elif content is not None:
         path.symlink_to(content)
-
-
-def _quietly(arguments: Sequence[str]) -> tuple[int, str]:
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-        try:
-            status = main(list(arguments))
-        except SystemExit as end:
-            status = end.code if isinstance(end.code, int) else 1
-    return status, out.getvalue()

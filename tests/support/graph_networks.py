@@ -14,8 +14,7 @@ from weft.models.graph_network.graph import Graph, drawn_graph
 from weft.models.graph_network.steps import Choice, Pass
 from weft.runtime.graph_network.layers import GraphNetwork, ready
 from weft.runtime.graph_network.training import static_bytes
-from weft.solver.baselines import baseline
-from weft.solver.schedule import Schedule
+from weft.solver import Schedule, baseline
 
 
 def odd_graph(features: int = 6, classes: int = 3) -> Graph:

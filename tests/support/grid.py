@@ -9,14 +9,10 @@ one command alone, so it has a test of its own.
 
 from __future__ import annotations
 
-import contextlib
-import io
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tests.support.kinds_of_input import KINDS
-from weft.cli.main import main
 
 QUICK = "--effort 0.02 --time-limit 3000 --quiet"
 
@@ -35,18 +31,6 @@ def tally(rows: Sequence[Row]) -> tuple[int, int]:
     """How many cells of the table are to run, and how many are to be refused."""
     refused = sum(len(row.refused) for row in rows)
     return len(rows) * len(KINDS) - refused, refused
-
-
-def ran(command: str) -> tuple[int, str]:
-    """Exit status of a command, and what it wrote to standard error."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            status = main(shlex.split(command))
-        except SystemExit as end:  # argparse
-            assert isinstance(end.code, int)
-            status = end.code
-    return status, err.getvalue()
 
 
 def _no(kinds: str, words: str) -> dict[str, str]:

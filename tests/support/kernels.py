@@ -13,14 +13,13 @@ from tests.oracles.generated import drawn
 from tests.oracles.lanes import drawn_with_lanes
 from tests.support.builders import any_order
 from tests.support.lane_problems import laned_pipeline
-from weft.solver.baselines import NotApplicable
+from weft.solver import Dependency, Link, NotApplicable, Problem
 from weft.solver.control.compiled import why_not
 from weft.solver.orders.native import NativeKernel
 from weft.solver.orders.tables import Integers, Tables
 from weft.solver.orders.timed_rows import NEVER
 from weft.solver.orders.twin import TwinKernel
 from weft.solver.period.improvers.starts import one_at_a_time
-from weft.solver.problem import Dependency, Link, Problem
 from weft.solver.relations.min_dist import takes_before_giving
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders

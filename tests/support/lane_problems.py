@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from weft.solver.baselines import baseline
+from weft.solver import Schedule, baseline
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Number, Problem
-from weft.solver.schedule import Schedule
 
 
 def laned_pipeline(ranks: int, memory: Number | None = None, *, forward: Number = 20, transfer: Number = 8,

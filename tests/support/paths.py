@@ -10,3 +10,9 @@ DATA, REPROS = ROOT / "tests" / "data", ROOT / "tests" / "data" / "repros"
 SPECS = ROOT / "experiments" / "specs"
 #: Published inputs that are not shipped; tests that want them skip where they are missing.
 SHARED = ROOT.parent / "shared" / "data"
+
+
+def written(path: Path, text: str) -> Path:
+    """``path``, with this text in it."""
+    path.write_text(text)
+    return path

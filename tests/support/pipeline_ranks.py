@@ -19,11 +19,10 @@ from tests.support.captured_models import Case, made
 from tests.support.uncut import Whole
 from weft.app.pipeline.of_module import pipeline
 from weft.app.pipeline.run.pipe import PipelineEngine
+from weft.runtime import AdamA, Plan
 from weft.runtime.captured.captured import Captured
 from weft.runtime.captured.loss import loss_of
-from weft.runtime.interface.optim import AdamA
 from weft.runtime.plan.buffers import OPEN_SENDS
-from weft.runtime.plan.plan import Plan
 
 MICRO_BATCHES = 4
 SIZE = 8
@@ -78,6 +77,19 @@ def one_process(name: str, steps: int, seed: int = 0, lr: float = 1e-3) -> tuple
     return losses, gradients, model.state_dict()
 
 
+def two_steps(pipe: PipelineEngine, name: str) -> tuple[list[float], list[dict[str, torch.Tensor]]]:
+    """The losses and gradients of two steps on batches of the case ``name``."""
+    optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-3, eps=EPS)
+    losses, gradients = [], []
+    for step in range(2):
+        batch = made(name, SIZE, seed=step)
+        losses.append(pipe.step(*batch.args, target=batch.target, **batch.kwargs))
+        gradients.append({n: g.clone() for n, g in pipe.gradients().items()})
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses, gradients
+
+
 def refuse(pipe: Any, case: Case, fault: str) -> None:
     """Do what a pipeline refuses."""
     if fault == "target":
@@ -124,14 +136,7 @@ def main() -> None:
                          if "WEFT_CUTS" in os.environ else None,
                          split=os.environ["WEFT_SPLIT"].split() if "WEFT_SPLIT" in os.environ else None)
     refuse(pipe, case, fault)
-    optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-3, eps=EPS)
-    losses, gradients = [], []
-    for step in range(2):
-        batch = made(name, SIZE, seed=step)
-        losses.append(pipe.step(*batch.args, target=batch.target, **batch.kwargs))
-        gradients.append({n: g.clone() for n, g in pipe.gradients().items()})
-        optimizer.step()
-        optimizer.zero_grad()
+    losses, gradients = two_steps(pipe, name)
     state = pipe.state_dict()
     batch = made(name, SIZE)
     evaluated = pipe.eval_step(*batch.args, target=batch.target, **batch.kwargs)

@@ -7,10 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from hypothesis import strategies as st
 
-from weft.solver.placement import judge
+from weft.solver.placement import DeviceKind, Node, PlacedStage, PlacementProblem, PlacementTensor, judge
 from weft.solver.placement.groups import Groups
-from weft.solver.placement.placement import PlacedStage
-from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, PlacementTensor
 
 GPU = DeviceKind("gpu", 2)
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from weft.runtime.plan.plan import Plan, plan_of
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
-from weft.solver.schedule import Schedule
-from weft.solver.timing import time_orders
+from weft.solver import Block, BlockKind, Dependency, Device, Problem, Schedule, time_orders
 
 #: Two stages with a split backward on the second, and its program for two micro-batches.
 PIPE = Problem("pipe", (Device("0"), Device("1")), (

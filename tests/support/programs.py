@@ -8,10 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from weft.app.plans.checking import Array
-from weft.models.layouts.layout import Layout
-from weft.models.transform.backward import with_backward, with_update
 from weft.models.transform.plan import TransformPlan
 from weft.models.transform.program import PlanError, PlanProgram, ProgramBuilder
+from weft.plans import Layout, with_backward, with_update
 
 
 def mlp(batch: int = 8, width: int = 8, hidden: int = 16, *, update: bool = False) -> PlanProgram:

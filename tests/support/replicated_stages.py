@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from hypothesis import strategies as st
 
 from tests.support.placements import tensors_between
-from weft.solver.placement.placement import PlacedStage
-from weft.solver.placement.problem import Degree, DeviceKind, Node, PlacementProblem, PlacementTensor
+from weft.solver.placement import Degree, DeviceKind, Node, PlacedStage, PlacementProblem, PlacementTensor
 
 
 def shared(problem: PlacementProblem, *degrees: int, rate: float = 1.0, all_reduce: float = 0.0) -> PlacementProblem:

@@ -12,9 +12,7 @@ import sys
 from collections.abc import Callable
 
 from tests.support.shared_mixes import SEEDS, training
-from weft.runtime.interface.training import Training
-from weft.runtime.plan.plan import Plan
-from weft.runtime.ranks.session import Session
+from weft.runtime import Plan, Session, Training
 
 #: The processes, in the order of RANK: a job and the number in it.
 PROCESSES = [("pipeline", 0), ("pipeline", 1), ("pipeline", 2), ("data", 0), ("data", 1), ("answers", 0),

@@ -13,9 +13,7 @@ from torch import Tensor, nn
 
 from tests.support.job_processes import joined
 from weft.models.share.job import Job, job_of
-from weft.runtime.interface.training import Boundary, Training
-from weft.runtime.plan.plan import Plan
-from weft.runtime.ranks.session import Session
+from weft.runtime import Boundary, Plan, Session, Training
 from weft.runtime.replay.run import run_training
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 

@@ -23,9 +23,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.support.builders import pipeline, v
-from tests.support.paths import ROOT
-from weft.solver.io.problem_files import save_problem
-from weft.solver.problem import Problem
+from tests.support.paths import ROOT, written
+from weft.solver import Problem, save_problem
 
 
 @dataclass(frozen=True)
@@ -61,8 +60,7 @@ def cases(folder: Path) -> list[Case]:
     problem = _pipeline(8, memory=7)
     save_problem(problem, deep)
     save_problem(_pipeline(4, memory=4), small)
-    graph = folder / "graph.json"
-    graph.write_text(json.dumps(_graph()))
+    graph = written(folder / "graph.json", json.dumps(_graph()))
 
     def file(name: str) -> Callable[[Path, str], bool]:
         return lambda where, _: (where / name).exists() and (where / name).stat().st_size > 100

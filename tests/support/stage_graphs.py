@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 
 from tests.support.placements import every_placement, tensors_between
-from weft.solver.placement import judge
+from weft.solver.placement import DeviceKind, Node, PlacementProblem, PlacementTensor, judge
 from weft.solver.placement.dag.stage_blocks import StageLoad
 from weft.solver.placement.dag.stage_dag import stages_by_depth
 from weft.solver.placement.placement import PlacedStage
-from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, PlacementTensor
 from weft.solver.schedule import Schedule
 
 EFFORT = 20.0

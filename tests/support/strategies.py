@@ -11,12 +11,10 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from tests.oracles.whole import TooLarge, least_makespan
-from tests.support.builders import chain, loop, pipeline, v
-from weft.solver.baselines import BASELINES, NotApplicable, baseline
+from tests.support.builders import chain, loop, pipeline, published, v
+from weft.solver import Schedule, baseline, time_orders
 from weft.solver.judge.validate import peaks
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Number, Problem
-from weft.solver.schedule import Schedule
-from weft.solver.timing import time_orders
 
 WHOLE_TIMES = st.integers(1, 6)
 DECIMAL_TIMES = st.sampled_from([0.1, 0.25, 0.3, 0.7, 1.1, 1.9, 2.5, 3.3])
@@ -160,13 +158,7 @@ def schedules(draw: st.DrawFn, /, *, max_micro_batches: int = 5, **settings: Any
         case = draw(cases(max_micro_batches=max_micro_batches, **settings))
         return baseline("greedy", case.problem, case.micro_batches)
     problem, n = draw(pipelines()), draw(st.integers(1, max_micro_batches))
-    applicable = []
-    for name in BASELINES:
-        try:
-            applicable.append(baseline(name, problem, n))
-        except NotApplicable:
-            continue
-    schedule = draw(st.sampled_from(applicable))
+    schedule = draw(st.sampled_from(list(published(problem, n).values())))
     devices = tuple(replace(device, memory=None if device.memory is None else max(device.memory, peak))
                     for device, peak in zip(problem.devices, schedule.peak_memory, strict=True))
     return replace(schedule, problem=replace(problem, devices=devices))

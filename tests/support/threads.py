@@ -14,12 +14,10 @@ from typing import Any, TypeVar
 
 import torch
 
+from weft.runtime import Boundary, Plan, Session
 from weft.runtime.execute.executor import Executor, Parcel, Task, Worker
-from weft.runtime.interface.training import Boundary
 from weft.runtime.plan.buffers import BufferTable, Landing, Staging
-from weft.runtime.plan.plan import Plan
 from weft.runtime.plan.program import Reduce, StageWork, Work
-from weft.runtime.ranks.session import Session
 from weft.runtime.ranks.watch import Unwatched
 from weft.runtime.transports.interface import Transport
 from weft.runtime.transports.one_host.one_sided import OneSided

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.support.builders import chain, loop, pipeline
-from weft.runtime.interface.training import Boundary, Ports, Training
-from weft.runtime.plan.plan import Plan, plan_of
+from weft.runtime import Boundary, Plan, Ports, Training, plan_of
 from weft.runtime.ranks.session import Session, SessionError, join
 from weft.runtime.replay.run import run_training
 from weft.runtime.transports.interface import TransportError

@@ -12,9 +12,8 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from tests.support.wide_schedules import Drawn, held
+from weft.solver import Block, Dependency, Operation, Schedule
 from weft.solver.io.schedule_files import schedule_from_json, schedule_to_json
-from weft.solver.problem import Block, Dependency
-from weft.solver.schedule import Operation, Schedule
 from weft.solver.wide.block import WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Rounds

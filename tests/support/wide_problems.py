@@ -8,9 +8,8 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from weft.solver.baselines import baseline
+from weft.solver import Schedule, baseline
 from weft.solver.problem import BlockKind, Device, Number
-from weft.solver.schedule import Schedule
 from weft.solver.wide.block import WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Rounds, Run

@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tests.support.wide_problems import drawn_run
-from weft.solver.problem import BlockKind, Device, Link, Problem
-from weft.solver.schedule import Schedule
-from weft.solver.timing import time_orders
+from weft.solver import BlockKind, Device, Link, Problem, Schedule, time_orders
 from weft.solver.wide.block import WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Rounds, Run

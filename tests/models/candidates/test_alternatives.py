@@ -6,25 +6,17 @@ from dataclasses import replace
 from itertools import accumulate, islice
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.examples import examples
-from weft.models.candidates.alternatives import (
-    OpenCandidate,
-    activations_choice,
-    open_candidates,
-)
+from tests.support.examples import for_all
+from weft.models.candidates.alternatives import OpenCandidate, activations_choice, open_candidates
 from weft.models.candidates.build import bytes_per_parameter, candidate_of, candidates
 from weft.models.candidates.gpu_costs import gpu_costs
 from weft.models.candidates.stage_split import NoSplit, split_at
 from weft.models.candidates.stages import MemoryRule
 from weft.models.layers.cluster import model_cluster
 from weft.models.spec.spec import Spec, SpecError, parse_spec
-from weft.solver.judge.validate import violations
-from weft.solver.problem import Block, BlockKind, Problem
-from weft.solver.schedule import Schedule
-from weft.solver.timing import time_orders
+from weft.solver import Block, BlockKind, Problem, Schedule, time_orders, violations
 
 LAYERS = """\
 name: small
@@ -86,8 +78,7 @@ def test_all_stages_alike_are_the_placement_of_today(way: str, run: str, backwar
     assert compared
 
 
-@settings(max_examples=examples(25))
-@given(st.integers(2, 3), st.sampled_from([400, 4000]), st.data())
+@for_all(st.integers(2, 3), st.sampled_from([400, 4000]), st.data(), tries=25)
 def test_every_assignment_is_what_its_stages_make(gpus: int, held: int, data: st.DataObject) -> None:
     """Stages that keep and stages that recompute in one split, as :func:`candidate_of` puts them together."""
     spec, again = small(gpus=gpus, held=held), small(gpus=gpus, held=held, run=AGAIN)
@@ -107,8 +98,7 @@ def test_every_assignment_is_what_its_stages_make(gpus: int, held: int, data: st
     assert unnamed(found.problem.under(options).plain()) == unnamed(mixed.problem)
 
 
-@settings(max_examples=examples(25))
-@given(st.integers(0, 10**6))
+@for_all(st.integers(0, 10**6), tries=25)
 def test_all_memory_is_given_back(number: int) -> None:
     spec = with_choices("activations, backward", host="1 MB/s")
     for found in open_candidates(spec):

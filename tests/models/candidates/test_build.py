@@ -10,10 +10,8 @@ from weft.models.candidates.build import ModelCandidate, bytes_per_parameter, ca
 from weft.models.candidates.stage_split import NoSplit
 from weft.models.candidates.stages import Stages, peak_bytes
 from weft.models.spec.spec import Spec, SpecError, demo_spec, parse_spec
+from weft.solver import BlockKind, Schedule, time_orders
 from weft.solver.pipeline import Pipeline
-from weft.solver.problem import BlockKind
-from weft.solver.schedule import Schedule
-from weft.solver.timing import time_orders
 
 LAYERS = """\
 name: small

@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 import weft
-from weft.cli.main import main
+from tests.support import shows, written
+from weft.models import Spec, SpecError, estimate_spec, parse_spec
 from weft.models.candidates.build import candidates, layer_costs
-from weft.models.candidates.estimate import estimate_spec
 from weft.models.candidates.stages import Stages, static_bytes
 from weft.models.layers.costs import LayerCost, accumulated
-from weft.models.spec.spec import Spec, SpecError, parse_spec
 
 MIB = 1024**2
 LAYERS = """
@@ -96,7 +95,7 @@ def test_another_optimizer_is_refused() -> None:
         spec(LAYERS % "adamm")
 
 
-def test_less_memory_is_enough_and_the_comparison_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_less_memory_is_enough_and_the_comparison_says_so(tmp_path: Path) -> None:
     """Two layers on one GPU: 4,000 parameters at 18 bytes, or at 14 and 12,000 more while gradients are made."""
     tight = tmp_path / "tight.yaml"
     tight.write_text((LAYERS % "adama").replace("1 MiB", str(56_000 + 12_000 + 2 * 1_000 + 500)))
@@ -104,14 +103,10 @@ def test_less_memory_is_enough_and_the_comparison_says_so(tmp_path: Path, capsys
     assert isinstance(found.with_adam, str) and "lacks" in found.with_adam
     assert "with Adam in place of AdamA nothing fits: no split of 2 layers" in found.caption()
     assert "lacks" in found.to_json()["with_adam"]["infeasible"]
-    roomy = tmp_path / "roomy.yaml"
-    roomy.write_text(LAYERS % "adama")
+    roomy = written(tmp_path / "roomy.yaml", LAYERS % "adama")
     compared = weft.compare(roomy, effort=0.5, time_limit=3000)
     assert "against weft with Adam in place of AdamA (12.0 ms): a tie" in compared.caption()
-    assert main(["solve", str(roomy), "--quiet", "--effort", "0.5"]) == 0
-    assert "keeps no whole gradients; with Adam they would take" in capsys.readouterr().out
-    plain = tmp_path / "plain.yaml"
-    plain.write_text(LAYERS % "adam")
+    assert "keeps no whole gradients; with Adam they would take" in shows("solve", roomy, "--quiet", "--effort", "0.5")
+    plain = written(tmp_path / "plain.yaml", LAYERS % "adam")
     assert weft.compare(plain, effort=0.5, time_limit=3000).with_adam is None
-    assert main(["solve", str(plain), "--quiet", "--effort", "0.5"]) == 0
-    assert "AdamA" not in capsys.readouterr().out
+    assert "AdamA" not in shows("solve", plain, "--quiet", "--effort", "0.5")

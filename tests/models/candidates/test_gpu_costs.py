@@ -6,12 +6,10 @@ from itertools import combinations, pairwise
 
 import pytest
 
+from weft.models import Spec, SpecError, estimate_spec, parse_spec, spec_candidates
 from weft.models.candidates.build import candidates
-from weft.models.candidates.estimate import estimate_spec
 from weft.models.candidates.gpu_costs import families_by_gpu, layer_costs, layer_costs_by_gpu
-from weft.models.candidates.memory_candidates import spec_candidates
 from weft.models.candidates.placement_sources import spec_problem
-from weft.models.spec.spec import Spec, SpecError, parse_spec
 from weft.models.tensor_parallel.shapes import together
 
 LISTED = """\

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from weft.models import Spec, SpecError, load_spec, parse_spec
 from weft.models.candidates.build import candidates
 from weft.models.candidates.lengths import length_problems
-from weft.models.spec.sections import Spec
-from weft.models.spec.spec import SpecError, load_spec, parse_spec
 from weft.solver.wide.run import Rounds
 
 TEXT = """

@@ -6,11 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from weft.app.lib.case import case_of
 from weft.models.candidates.memory_candidates import decided_candidates, decided_least_period, spec_candidates
 from weft.models.spec.spec import SpecError, parse_spec
@@ -118,7 +117,7 @@ def test_plans_with_more_room_are_offered_too() -> None:
 
 
 @pytest.mark.slow
-def test_reports_say_what_is_offloaded(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_reports_say_what_is_offloaded(tmp_path: Path) -> None:
     path = tmp_path / "spec.yaml"
     path.write_text(_HOST)
     found = weft.estimate(path)
@@ -158,8 +157,7 @@ def test_the_bound_over_all_placements_is_the_least_of_both_families() -> None:
         assert least <= busiest * (1 + 1e-9)
 
 
-@settings(max_examples=examples(12))
-@given(st.data())
+@for_all(st.data(), tries=12)
 def test_no_schedule_of_a_decided_chain_is_below_the_family_s_bound(data: st.DataObject) -> None:
     """Whatever room a plan leaves, and however few micro-batches run."""
     def layer(name: str) -> str:

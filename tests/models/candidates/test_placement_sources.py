@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import weft
+from weft.models import DEVICES, SpecError, model_graph, parse_spec, save_graph
 from weft.models.candidates.placement_sources import (
     Hardware,
     TrainingState,
@@ -16,18 +17,13 @@ from weft.models.candidates.placement_sources import (
     by_operator,
     placement_problem,
 )
-from weft.models.graph.operator_files import save_graph
 from weft.models.graph.operators import Operator, OperatorGraph, Parameter, Tensor, Work
-from weft.models.hardware.devices import DEVICES
 from weft.models.layers.collectives import collective_time
 from weft.models.spec.families import MmtModel, UnoModel
-from weft.models.spec.spec import SpecError, parse_spec
 from weft.models.times.operator_times import OperatorTime, Origin
 from weft.models.times.roofline import Roofline
-from weft.models.zoo.graphs import model_graph
 from weft.solver.io.entries import FormatError
-from weft.solver.placement.dag.place_graph import place_graph
-from weft.solver.placement.problem import PlacementError
+from weft.solver.placement import PlacementError, place_graph
 
 SPEC = """
 name: towers
@@ -79,18 +75,15 @@ def test_what_an_operator_graph_needs_is_said(graph: Path, options: dict[str, ob
         weft.place(graph, **options)  # type: ignore[arg-type]
 
 
-def test_listed_layers_are_no_operators() -> None:
-    spec = parse_spec("name: row\nmodel: {layers: [{name: a, forward: 1 ms, backward: 1 ms}]}\n"
-                      "cluster: {gpus: 1, memory: 1 GiB}\ntraining: {micro_batches: 1}")
-    with pytest.raises(SpecError, match="placing needs operators"):
-        weft.place(spec)
-
-
-def test_a_file_that_is_neither_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "other.json"
-    path.write_text("[1]")
-    with pytest.raises(FormatError, match=r"other\.json"):
-        weft.place(path)
+@pytest.mark.parametrize(("name", "text", "error", "said"), [
+    ("row.yaml", "name: row\nmodel: {layers: [{name: a, forward: 1 ms, backward: 1 ms}]}\n"
+     "cluster: {gpus: 1, memory: 1 GiB}\ntraining: {micro_batches: 1}", SpecError, "placing needs operators"),
+    ("other.json", "[1]", FormatError, r"other\.json")])
+def test_what_has_no_operators_is_refused(tmp_path: Path, name: str, text: str, error: type[Exception],
+                                          said: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(error, match=said):
+        weft.place(tmp_path / name)
 
 
 # -- replicated stages -------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -16,11 +17,9 @@ from weft.models.candidates.sequence_candidates import (
     sequence_candidates,
 )
 from weft.models.spec.spec import SpecError, demo_spec, parse_spec
-from weft.solver.baselines import baseline
+from weft.solver import Problem, baseline, validate
 from weft.solver.baselines.seq1f1b import SequencePipeline
-from weft.solver.judge.validate import validate
 from weft.solver.pipeline import NotAPipeline
-from weft.solver.problem import Problem
 
 LONG = """
 name: long
@@ -53,20 +52,16 @@ def test_both_cuts_of_every_placement(text: str | None) -> None:
 
 
 def test_what_has_no_sequence_to_cut_is_refused() -> None:
-    spec = parse_spec(LONG, "long.yaml")
-    found = candidates(spec)[:1]
-    with pytest.raises(SpecError, match="1 sequence chunks, it must be from 2 to the model's sequence, 16384 tokens"):
-        sequence_candidates(spec, found, [1])
-    tiny = parse_spec(TINY_SPEC, "tiny.yaml")
-    with pytest.raises(SpecError, match="the model is given by its layers or operators; leave it out"):
-        sequence_candidates(tiny, candidates(tiny)[:1], [2])
     t5 = LONG.replace("family: gpt, layers: 32", "family: t5, encoder_layers: 4, decoder_layers: 4, feed_forward: 8192")
-    other = parse_spec(t5.replace(", attention: fused", ""), "t5.yaml")
-    with pytest.raises(SpecError, match="decoders of the families gpt and moe, not t5; leave it out"):
-        sequence_candidates(other, found, [2])
-    serving = parse_spec(LONG.replace("training:", "inference:").replace(", backward: [full]", ""), "serve.yaml")
-    with pytest.raises(SpecError, match="but this is inference; leave it out"):
-        sequence_candidates(serving, found, [2])
+    serving = LONG.replace("training:", "inference:").replace(", backward: [full]", "")
+    found = candidates(parse_spec(LONG, "long.yaml"))[:1]
+    for text, chunks, said in (
+            (LONG, 1, "1 sequence chunks, it must be from 2 to the model's sequence, 16384 tokens"),
+            (TINY_SPEC, 2, "the model is given by its layers or operators; leave it out"),
+            (t5.replace(", attention: fused", ""), 2, "decoders of the families gpt and moe, not t5; leave it out"),
+            (serving, 2, "but this is inference; leave it out")):
+        with pytest.raises(SpecError, match=said):
+            sequence_candidates(parse_spec(text), found, [chunks])
 
 
 def durations(problem: Problem, letter: str, stage: int) -> list[float]:
@@ -147,19 +142,21 @@ def test_stage_0_may_owe_no_input_gradient() -> None:
     validate(baseline("seq1f1b", cut, 3))
 
 
-def test_what_makes_no_sense_is_refused() -> None:
-    with pytest.raises(ValueError, match="8 tokens cannot be cut into 9 chunks, it must be 1 to 8"):
-        even_tokens(8, 9)
-    with pytest.raises(ValueError, match="leave one of them without tokens"):
-        even_work(8, 4, 0.9, multiple=4)
-    with pytest.raises(ValueError, match=r"share of the forward is 1\.5, it must be between 0 and 1"):
-        Attention(1.5, 0.0)
-    problem = pipeline(chain(2))
-    with pytest.raises(ValueError, match="attention has 1 entries for 2 stages"):
-        in_sequence_chunks(problem, (1, 1), [Attention(0, 0)])
-    with pytest.raises(ValueError, match="every chunk needs a token"):
-        in_sequence_chunks(problem, (1, 0), [Attention(0, 0)] * 2)
-    with pytest.raises(ValueError, match="without a backward"):
-        in_sequence_chunks(pipeline(chain(2), backward=None), (1, 1), [Attention(0, 0)] * 2)
+PLAIN, FREE = pipeline(chain(2)), Attention(0, 0)
+
+
+@pytest.mark.parametrize(("call", "said"), [
+    (lambda: even_tokens(8, 9), "8 tokens cannot be cut into 9 chunks, it must be 1 to 8"),
+    (lambda: even_work(8, 4, 0.9, multiple=4), "leave one of them without tokens"),
+    (lambda: Attention(1.5, 0.0), r"share of the forward is 1\.5, it must be between 0 and 1"),
+    (lambda: in_sequence_chunks(PLAIN, (1, 1), [FREE]), "attention has 1 entries for 2 stages"),
+    (lambda: in_sequence_chunks(PLAIN, (1, 0), [FREE] * 2), "every chunk needs a token"),
+    (lambda: in_sequence_chunks(pipeline(chain(2), backward=None), (1, 1), [FREE] * 2), "without a backward")])
+def test_what_makes_no_sense_is_refused(call: Callable[[], object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        call()
+
+
+def test_chunks_are_not_cut_again() -> None:
     with pytest.raises(NotAPipeline):
-        in_sequence_chunks(in_sequence_chunks(problem, (1, 1), [Attention(0, 0)] * 2), (1, 1), [Attention(0, 0)] * 2)
+        in_sequence_chunks(in_sequence_chunks(PLAIN, (1, 1), [FREE] * 2), (1, 1), [FREE] * 2)

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from tests.support.communication import steps, tensor_parallel
-from weft.models.communication.builder import Builder, data_parallel
+from weft.communication import Builder, CommunicationError, data_parallel
 from weft.models.communication.interpreter import dropped, random_values, results, run
-from weft.models.communication.program import CommunicationError
 
 
 def test_a_tensor_parallel_layer_is_the_layer() -> None:

@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.communication import pipelined, tensor_parallel
-from weft.models.communication.builder import data_parallel
-from weft.models.communication.passes.fuse import fuse
-from weft.models.communication.passes.reorder import reorder
-from weft.models.communication.passes.split import split
+from weft.communication import data_parallel, fuse, reorder, split
 from weft.models.communication.prices import EngineWork, Prices, prices_on, require_named, work_of
 from weft.models.communication.program import CommunicationError, CommunicationProgram
 from weft.models.hardware.devices import DEVICES

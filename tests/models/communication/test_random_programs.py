@@ -5,13 +5,11 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.communication import error, random_pass, random_program
-from tests.support.examples import examples
-from weft.models.communication.interpreter import random_values
-from weft.models.communication.program import CommunicationError
+from tests.support.examples import for_all
+from weft.communication import CommunicationError, random_values
 
 
 def changed(seed: int, passes: int = 10) -> Counter[str]:
@@ -31,8 +29,7 @@ def changed(seed: int, passes: int = 10) -> Counter[str]:
     return found
 
 
-@settings(max_examples=examples(75))
-@given(st.integers(0, 2**32))
+@for_all(st.integers(0, 2**32), tries=75)
 def test_legal_passes_keep_the_values(seed: int) -> None:
     changed(seed)
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import networkx as nx
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.examples import examples
-from weft.models.communication.builder import Builder
-from weft.models.communication.passes.fuse import fuse
-from weft.models.communication.passes.overlap import overlap
+from tests.support.examples import for_all
+from weft.communication import Builder, fuse, overlap
 from weft.models.communication.program import CommunicationError, CommunicationProgram
 from weft.models.communication.rebuilding import detour, in_order, is_needed
 
@@ -34,8 +31,7 @@ def graphs(draw: st.DrawFn) -> tuple[Graph, set[int], set[int]]:
     return reads, draw(st.sets(stages, min_size=1)), draw(st.sets(stages, min_size=2))
 
 
-@settings(max_examples=examples(100))
-@given(graphs())
+@for_all(graphs(), tries=100)
 def test_a_set_is_fused_exactly_where_nothing_then_waits_for_itself(case: tuple[Graph, set[int], set[int]]) -> None:
     reads, outputs, chosen = case
     program = program_of(reads, outputs)

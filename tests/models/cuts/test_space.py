@@ -10,12 +10,9 @@ import pytest
 from tests.oracles.whole import TooLarge, least_makespan
 from tests.support.cut_specs import MODES, Mode, all_cuts, problems_of, space_of
 from weft.models.cuts.space import CutSpace, orders_of_blocks, orders_of_stages, variants_of
-from weft.solver.baselines import BASELINES, NotApplicable
+from weft.solver import BASELINES, NotApplicable, Problem, Schedule, violations
 from weft.solver.control.clock import OutOfTime, watching
-from weft.solver.judge.validate import violations
 from weft.solver.pipeline import Pipeline
-from weft.solver.problem import Problem
-from weft.solver.schedule import Schedule
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders, time_orders
 

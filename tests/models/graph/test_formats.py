@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 import weft
-from tests.support.paths import SHARED
+from tests.support import SHARED, refusal, shows
 from weft.app.place.place import parse_devices
-from weft.cli.main import main
 from weft.models.graph.formats import load_profiled_graph
 from weft.solver.io.entries import FormatError
 
@@ -132,16 +131,16 @@ def test_a_graph_that_is_wrong_is_one_sentence(base: dict[str, Any], change: Cal
 # -- the command line ----------------------------------------------------------------------------------------------
 
 
-def test_devices_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_devices_on_the_command_line(tmp_path: Path) -> None:
     path = str(written(tmp_path, PROFILED))
-    assert main(["place", path, "--json", "--quiet", "--devices", "accelerator=1,cpu=0"]) == 0
-    assert json.loads(capsys.readouterr().out)["objective"] == 12.0
-    assert main(["place", path, "--quiet", "--devices", "accelerator=2:15,cpu=0"]) == 1
-    assert capsys.readouterr().err == (
+    told = shows("place", path, "--json", "--quiet", "--devices", "accelerator=1,cpu=0")
+    assert json.loads(told)["objective"] == 12.0
+    said = refusal("place", path, "--quiet", "--devices", "accelerator=2:15,cpu=0", status=1)
+    assert said == (
         "weft: operator 'first' (with 1 more that must share its device) holds 20 byte, a device of kind accelerator "
         "has 15 byte: 5 byte are missing\n")
-    assert main(["place", path, "--quiet", "--devices", "tpu=1"]) == 2
-    assert "the graph knows no kind 'tpu', it has times for accelerator, cpu" in capsys.readouterr().err
+    said = refusal("place", path, "--quiet", "--devices", "tpu=1")
+    assert "the graph knows no kind 'tpu', it has times for accelerator, cpu" in said
     assert parse_devices("accelerator=4:16GiB, cpu=0") == {"accelerator": (4, 16 * 2.0**30), "cpu": (0, None)}
     for text in ("accelerator", "accelerator=x", "cpu=1,cpu=2", "=3"):
         with pytest.raises(ValueError, match="it must be like accelerator=4,cpu=1"):

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
+from weft.models import DEVICES, SpecError
 from weft.models.grid.degrees import Degrees, require_degrees, require_precision
-from weft.models.hardware.devices import DEVICES
 from weft.models.spec.families import GptModel, MoeModel
-from weft.models.spec.spec import SpecError
 
 LLAMA = GptModel(family="gpt", layers=80, hidden=8192, heads=64, kv_heads=8, vocabulary=128256, sequence=8192)
 MOE = MoeModel(family="moe", layers=48, hidden=2048, heads=32, vocabulary=151936, sequence=4096, experts=128, active=8)

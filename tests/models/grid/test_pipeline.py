@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from weft.models import Spec, SpecError, parse_spec
 from weft.models.candidates.gpu_costs import gpu_costs
 from weft.models.grid.degrees import Degrees
 from weft.models.grid.pipeline import (
@@ -18,8 +19,6 @@ from weft.models.grid.pipeline import (
     stage_layers,
 )
 from weft.models.grid.step_end import static_of
-from weft.models.spec.sections import Spec
-from weft.models.spec.spec import SpecError, parse_spec
 
 SPEC = """\
 model: {{family: gpt, layers: 8, hidden: 1024, heads: 16, vocabulary: 32000, sequence: 2048}}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from weft.models.candidates.estimate import estimate_spec
+from weft.models import DEVICES, SpecError, estimate_spec, load_spec
 from weft.models.graph.operators import Work
 from weft.models.hardware.device_files import (
     LAUNCH,
@@ -24,11 +24,9 @@ from weft.models.hardware.device_files import (
     table_to_json,
 )
 from weft.models.hardware.device_type import DeviceError, Pass
-from weft.models.hardware.devices import DEVICES
 from weft.models.layers.cluster import model_cluster
 from weft.models.layers.collectives import group_time
 from weft.models.spec.cluster import Cluster
-from weft.models.spec.spec import SpecError, load_spec
 from weft.models.times.roofline import pass_seconds
 
 

@@ -8,14 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.paths import ROOT
+from weft.models import DEVICES, Spec, SpecError, estimate_spec, parse_spec
 from weft.models.candidates.build import candidates
-from weft.models.candidates.estimate import estimate_spec
 from weft.models.candidates.gpu_costs import family_costs
 from weft.models.candidates.placement_sources import spec_problem
-from weft.models.hardware.devices import DEVICES
 from weft.models.layers.cluster import AffineLink, MeasuredLink, model_cluster
 from weft.models.layers.collectives import NETWORK_REACHED, Collective, collective_time
-from weft.models.spec.spec import Spec, SpecError, parse_spec
 from weft.models.tensor_parallel.shapes import shape_candidates
 from weft.models.tensor_parallel.space import Space, space_of
 from weft.models.times.profiles import MIB

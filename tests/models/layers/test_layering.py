@@ -7,20 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from weft.models import DEVICES, PUBLISHED, SpecError, model_graph, parse_spec, save_graph
 from weft.models.candidates.build import layer_costs
 from weft.models.candidates.stages import Stages
-from weft.models.graph.operator_files import save_graph
 from weft.models.graph.operators import Operator, OperatorError, OperatorGraph, Tensor, Work
-from weft.models.hardware.devices import DEVICES
 from weft.models.layers.layering import in_order, is_chain, layers_of
 from weft.models.spec.base import Section
 from weft.models.spec.families import EvoformerModel, GptModel, MoeModel, T5Model
-from weft.models.spec.spec import SpecError, parse_spec
 from weft.models.times.measured_times import Figure, MeasuredOperator, MeasuredTimes, save_times
 from weft.models.times.operator_times import Origin
 from weft.models.times.roofline import Roofline
-from weft.models.zoo.graphs import model_graph
-from weft.models.zoo.published import PUBLISHED
 
 T5 = T5Model(family="t5", encoder_layers=2, decoder_layers=3, hidden=64, heads=4, feed_forward=128, vocabulary=96,
              sequence=16, target=8)

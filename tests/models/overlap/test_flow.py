@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from weft.models.overlap.flow import FlowStep, apart_blocks, duration, pieces, serial
-from weft.solver.problem import BlockKind, Device
-from weft.solver.timing import time_orders
+from weft.solver import BlockKind, Device, time_orders
 from weft.solver.wide.block import WideBlock
 from weft.solver.wide.problem import WideProblem
 
@@ -40,8 +38,7 @@ def rows(draw: st.DrawFn) -> list[FlowStep]:
     return steps
 
 
-@settings(max_examples=examples(100))
-@given(rows(), st.sampled_from([1, 2, 4]), st.booleans())
+@for_all(rows(), st.sampled_from([1, 2, 4]), st.booleans(), tries=100)
 def test_no_piece_begins_before_what_it_reads_and_all_work_is_done(steps: list[FlowStep], count: int, wide: bool
                                                                    ) -> None:
     found = pieces(steps, count, "batch", wide=wide)
@@ -65,8 +62,7 @@ def problem_of(steps: list[FlowStep], count: int, memory: int = 0, workspace: in
     return WideProblem("pass", DEVICES, tuple(apart_blocks(whole, pieces(steps, count, "batch"), {0: 1})))
 
 
-@settings(max_examples=examples(50))
-@given(rows(), st.sampled_from([1, 2, 4]))
+@for_all(rows(), st.sampled_from([1, 2, 4]), tries=50)
 def test_alone_it_takes_as_long_as_the_flow(steps: list[FlowStep], count: int) -> None:
     plain = problem_of(steps, count).plain()
     orders = [[(number, 0) for number, block in enumerate(plain.blocks) if block.devices == (device,)]

@@ -11,8 +11,7 @@ from weft.models.overlap import frameworks
 from weft.models.overlap.data_parallel import StepCosts, layer_groups
 from weft.models.overlap.frameworks import framework_steps
 from weft.models.spec.spec import Spec, parse_spec
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
-from weft.solver.timing import time_orders
+from weft.solver import Block, BlockKind, Dependency, Device, Problem, time_orders
 
 DATA = """
 name: small

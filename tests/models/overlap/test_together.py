@@ -14,11 +14,9 @@ from weft.models.overlap.ways import Ways
 from weft.models.spec.spec import parse_spec
 from weft.models.tensor_parallel.shapes import ShapeCandidate, together
 from weft.models.tensor_parallel.space import Space
+from weft.solver import BlockKind, solve, violations
 from weft.solver.choices.solve import solve_wide
 from weft.solver.judge.choice_rules import violations_of_choice
-from weft.solver.judge.validate import violations
-from weft.solver.problem import BlockKind
-from weft.solver.step.search import solve
 
 SMALL = """
 name: small

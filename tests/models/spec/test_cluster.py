@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from weft.models import Spec, SpecError, estimate_spec, parse_spec
 from weft.models.candidates.build import candidates
-from weft.models.candidates.estimate import estimate_spec
 from weft.models.layers.cluster import Network, model_cluster
 from weft.models.layers.collectives import Collective, group_time
-from weft.models.spec.spec import Spec, SpecError, parse_spec
 
 MACHINE = "{name: machine, size: 2, bandwidth: 10 GB/s, latency: 1 us}"
 RACK = "{name: rack, size: 4, bandwidth: 1 GB/s, latency: 5 us}"

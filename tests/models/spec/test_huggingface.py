@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from experiments.lib.model_configs import CONFIGS as MODELS
+from weft.models import PUBLISHED, model_graph
 from weft.models.spec.families import GptModel
 from weft.models.spec.huggingface import ConfigError, known_types, model_of_config, read_config
 from weft.models.zoo.gpt import layer_sizes
-from weft.models.zoo.graphs import model_graph
-from weft.models.zoo.published import PUBLISHED
 
 #: What transformers counts (experiments/models/configs.py), and types that read images alone.
 COUNTED = json.loads((Path(__file__).parents[3] / "experiments" / "results" / "configs.json").read_text())["models"]

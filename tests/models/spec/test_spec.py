@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.loading import loaded_after
-from tests.support.paths import SPECS
+from tests.support import SPECS, loaded_after, written
 from weft.models.files.limits import MAX_MICRO_BATCHES
 from weft.models.hardware.devices import DEVICES
 from weft.models.spec.quantities import format_bytes, parse_bandwidth, parse_bytes, parse_seconds
@@ -67,8 +66,7 @@ def test_a_known_device_has_its_memory() -> None:
 
 
 def test_a_spec_without_a_name_has_that_of_its_file(tmp_path: Path) -> None:
-    path = tmp_path / "my model.yaml"
-    path.write_text(GPT.replace("name: small\n", ""))
+    path = written(tmp_path / "my model.yaml", GPT.replace("name: small\n", ""))
     assert load_spec(path).name == "my model"
     path.write_text(GPT)
     assert load_spec(path).name == "small"

@@ -6,29 +6,23 @@ import itertools
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft
 from tests.oracles.exchanges import co_shard_faults
-from tests.support.examples import examples
+from tests.support import for_all, valid
 from weft.app.lib.verdicts import choice_lines
+from weft.models import DEVICES, PUBLISHED, Spec, SpecError, model_graph, parse_spec
 from weft.models.candidates.stages import Stages, static_bytes
 from weft.models.graph.operators import OperatorGraph, Work
-from weft.models.hardware.devices import DEVICES
 from weft.models.spec.base import Section
 from weft.models.spec.families import GptModel, T5Model
-from weft.models.spec.sections import Spec
-from weft.models.spec.spec import SpecError, parse_spec
 from weft.models.tensor_parallel.co_shard import CoSharded, Family, co_shard, part_peaks, segments_of
 from weft.models.tensor_parallel.group_split import LayerChain, split_onto_groups
 from weft.models.tensor_parallel.part_times import PartTimes
 from weft.models.tensor_parallel.shapes import together
 from weft.models.times.roofline import Roofline, pass_seconds
-from weft.models.zoo.graphs import model_graph
-from weft.models.zoo.published import PUBLISHED
-from weft.solver.baselines import baseline
-from weft.solver.judge.validate import validate
+from weft.solver import baseline, validate
 
 ROOFLINE = Roofline(DEVICES["v100"])
 GPT = GptModel(family="gpt", layers=2, hidden=512, heads=8, vocabulary=1024, sequence=256)
@@ -120,9 +114,8 @@ def test_what_does_not_divide_stays_whole() -> None:
     assert parted(graph, {"attention": 4}) is None and parted(graph, {}) is None
 
 
-@settings(max_examples=examples(40))
-@given(st.integers(1, 3), st.sampled_from([2, 4, 8]), st.sampled_from([16, 48]), st.sampled_from(["gelu", "swiglu"]),
-       st.booleans(), st.booleans(), st.booleans())
+@for_all(st.integers(1, 3), st.sampled_from([2, 4, 8]), st.sampled_from([16, 48]), st.sampled_from(["gelu", "swiglu"]),
+         st.booleans(), st.booleans(), st.booleans(), tries=40)
 def test_any_layer_in_parts_passes_the_check_and_keeps_less(batch: int, heads: int, sequence: int, kind: str,
                                                             parallel: bool, dropout: bool, rotary: bool) -> None:
     """Against tensors played through one by one; and no part's peak is above that of fewer parts."""
@@ -184,8 +177,7 @@ def test_what_fits_in_no_other_way_on_one_gpu_a_stage_fits_in_parts() -> None:
     cluster = "placement: {co_shard: [2, 4], shapes: [chain, groups, tensor]}"
     spec = parse_spec(LONG.format(memory="420 MiB", recompute="true", parts="[]").replace(
         "placement: {co_shard: []}", cluster))
-    schedule = weft.solve(spec, effort=0.2)
-    validate(schedule)
+    schedule = valid(weft.solve(spec, effort=0.2))
     assert schedule.solver["placement"].startswith("chain, 2 stages on 1 GPU each, with attention in 2 parts, ")
     assert {parts["parts"] for parts in schedule.solver["co_shard"]} == {"attention in 2 parts"}
     assert all(parts["seconds_more"] > 0 and parts["workspace_less"] > 0 and parts["kept_less"] == 0

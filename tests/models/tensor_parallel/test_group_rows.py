@@ -10,6 +10,7 @@ import pytest
 
 from tests.models.tensor_parallel.bound.test_any_placement import homes
 from tests.models.tensor_parallel.test_shapes import spec_of
+from tests.support.builders import valid
 from weft.models.candidates.gpu_costs import family_costs
 from weft.models.layers.costs import LayerCost
 from weft.models.tensor_parallel.bound.group_cover import LayerTerms
@@ -18,7 +19,6 @@ from weft.models.tensor_parallel.group_split import StageTables
 from weft.models.tensor_parallel.shapes import shape_candidates
 from weft.models.tensor_parallel.space import space_of
 from weft.solver.baselines import baseline
-from weft.solver.judge.validate import validate
 
 GPT = "{family: gpt, layers: 14, hidden: 512, heads: 8, vocabulary: 8192, sequence: 512}"
 
@@ -76,8 +76,7 @@ def test_rows_of_several_chunks_are_placements_that_run(run: str) -> None:
             groups[group] for group in group_of_stage(candidate.chunks or "v", len(groups), chunks)]
         assert f"of {chunks} chunks" in candidate.title
         assert list(itertools.chain(*(part.layers for part in candidate.parts))) == list(range(len(space.layers)))
-        schedule = baseline("greedy", candidate.problem, 4)
-        validate(schedule)
+        schedule = valid(baseline("greedy", candidate.problem, 4))
         assert schedule.makespan >= space.least_makespan(4) * (1 - 1e-9)
 
 

@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 import weft
 from tests.oracles.exchanges import exchange_faults
 from weft.app.lib.verdicts import choice_lines
-from weft.models.graph.operators import Layout, Operator, OperatorError, OperatorGraph, Split
-from weft.models.hardware.devices import DEVICES
+from weft.models import DEVICES, OperatorGraph, model_graph, parse_spec
+from weft.models.graph.operators import Layout, Operator, OperatorError, Split
 from weft.models.layers.collectives import collective_time
 from weft.models.spec.base import Section
 from weft.models.spec.families import GptModel, T5Model
-from weft.models.spec.spec import parse_spec
 from weft.models.tensor_parallel.part_times import PartTimes, TensorNeed, exchange, gradient_needed, step
 from weft.models.tensor_parallel.shapes import together
 from weft.models.tensor_parallel.shard import Sharded, shard
@@ -29,7 +28,6 @@ from weft.models.times.operator_times import Origin
 from weft.models.times.profile_times import ProfileTimes, rows_of
 from weft.models.times.profiles import DEGREES, profiles_beside, shipped_profile
 from weft.models.times.roofline import Roofline
-from weft.models.zoo.graphs import model_graph
 from weft.models.zoo.lib.builder import GraphBuilder, linear
 from weft.models.zoo.lib.embeddings import embedding
 

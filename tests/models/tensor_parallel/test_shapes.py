@@ -9,12 +9,12 @@ from typing import Any, cast
 import pytest
 
 import weft
+from tests.support.builders import valid
 from weft.app.lib.case import case_of
 from weft.app.lib.verdicts import choice_lines
+from weft.models import Spec, SpecError, parse_spec
 from weft.models.candidates.gpu_costs import family_costs
 from weft.models.candidates.stages import Stages, static_bytes
-from weft.models.spec.sections import Spec
-from weft.models.spec.spec import SpecError, parse_spec
 from weft.models.tensor_parallel import shapes
 from weft.models.tensor_parallel.group_chains import NoShape
 from weft.models.tensor_parallel.group_rows import Chunks, chunked
@@ -22,9 +22,7 @@ from weft.models.tensor_parallel.group_split import GroupStage, LayerChain, spli
 from weft.models.tensor_parallel.parts import stage_cost
 from weft.models.tensor_parallel.shapes import ShapeCandidate, shape_candidates
 from weft.models.tensor_parallel.space import Space, space_of
-from weft.solver.baselines import baseline
-from weft.solver.judge.validate import validate
-from weft.solver.problem import BlockKind, Problem
+from weft.solver import BlockKind, Problem, baseline
 from weft.solver.step.search import Infeasible, Search
 
 GPT = "{family: gpt, layers: 4, hidden: 512, heads: 8, vocabulary: 262144, sequence: 512}"
@@ -90,8 +88,7 @@ def test_every_candidate_places_every_layer_and_runs(model: str, run: str) -> No
                       if part.replica == replica for name in names]
             assert sorted(placed) == sorted(space.layers)
         assert sorted(itertools.chain(*candidate.gpus)) == [0, 1, 2, 3]
-        schedule = baseline("greedy", candidate.problem, 8 // candidate.replicas)
-        validate(schedule)
+        schedule = valid(baseline("greedy", candidate.problem, 8 // candidate.replicas))
         assert schedule.makespan >= replace(space, both_ways=candidate.replicas > 1).least_makespan(8) * (1 - 1e-9)
 
 
@@ -163,8 +160,7 @@ def test_two_chunks_a_group_between_what_all_gpus_compute(model: str, shape: str
         assert sorted(itertools.chain(*groups)) == [0, 1, 2, 3]
         assert all(part.layers == tuple(range(part.layers[0], part.layers[-1] + 1)) for part in candidate.parts)
         assert sorted(itertools.chain(*(part.layers for part in candidate.parts))) == list(range(len(space.layers)))
-        schedule = baseline("greedy", candidate.problem, 8)
-        validate(schedule)
+        schedule = valid(baseline("greedy", candidate.problem, 8))
         assert schedule.makespan >= space.least_makespan(8) * (1 - 1e-9)
 
 
@@ -217,8 +213,7 @@ def test_another_machine_is_farther_away() -> None:
 def test_solve_picks_the_shape_and_says_what_the_others_cost() -> None:
     """The table fits on no GPU alone; the answer is judged on every GPU."""
     spec = spec_of(GPT, memory="1300 MiB", more="placement: {backward: [full]}")
-    schedule = weft.solve(spec, effort=0.5)
-    validate(schedule)
+    schedule = valid(weft.solve(spec, effort=0.5))
     assert len(schedule.problem.devices) == 4
     assert schedule.solver["placement"].startswith("M, ")
     verdicts = {entry["placement"]: entry["verdict"] for entry in schedule.solver["alternatives"]}

@@ -9,9 +9,8 @@ import pytest
 from tests.support.programs import mlp
 from weft.models.transform.choices import Refused, Variant, one_of, unassigned, variants
 from weft.models.transform.plan import TransformPlan
-from weft.models.transform.planned import Planned
-from weft.models.transform.program import PlanError
 from weft.models.transform.transformations import split
+from weft.plans import PlanError, Planned
 
 
 def test_every_way_is_the_plan_written_so() -> None:

@@ -11,11 +11,9 @@ import pytest
 from tests.support.examples import examples
 from tests.support.programs import attention, convolutions, experts, mlp, numbers, random_plan, transformer
 from weft.app.plans.checking import error, run_dense, run_planned
-from weft.models.layouts.conversion import uniform
-from weft.models.transform.backward import with_backward, with_update
 from weft.models.transform.plan import TransformPlan
-from weft.models.transform.planned import Cut, Part, Planned
 from weft.models.transform.program import PlanError, PlanProgram
+from weft.plans import Cut, Part, Planned, uniform, with_backward, with_update
 
 
 def test_megatrons_tensor_parallelism() -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 
 from tests.support.planned_models import CAPTURED, made
 from weft.app.plans.checking import Array, error, run_dense
-from weft.models.transform.backward import with_backward
 from weft.models.transform.plan import TransformPlan
 from weft.models.transform.program import PlanError, PlanProgram
 from weft.plans import program as program_of
-from weft.plans import tensor_parallel
+from weft.plans import tensor_parallel, with_backward
 
 
 def captured(name: str) -> tuple[PlanProgram, dict[str, Array], torch.nn.Module, torch.Tensor]:
@@ -77,25 +78,20 @@ def test_groups_of_other_sizes_follow_each_other_in_a_pipeline() -> None:
         assert any("send" in kind for entry in done.communications for kind in entry.kinds)
 
 
-def test_what_cannot_be_is_refused_in_a_sentence() -> None:
-    program, _, _, _ = captured("experts")
-    with pytest.raises(PlanError, match=r"the devices \[0, 0\] must be different"):
-        TransformPlan(program).tensor_parallel([0, 0])
-    with pytest.raises(PlanError, match="operator 'silu' is cut over devices already"):
-        TransformPlan(program).split("silu", "d0", 2).tensor_parallel([0, 1])
-    with pytest.raises(PlanError, match="there is no dimension 0 of a tensor 'words'"):
-        TransformPlan(program).along("words")
-    with pytest.raises(PlanError, match="operator 'silu' is in stage 0 and in stage 1; name it in one"):
-        TransformPlan(program).pipeline(["einsum silu", "silu einsum_1"], [0, 1], "b", 2)
-    with pytest.raises(PlanError, match="'e0' has 4 elements in each part, which 3 parts do not divide"):
-        TransformPlan(program).split("einsum", "e0", 3)
-    with pytest.raises(PlanError, match="'w0' is a reduction, whose parts give terms of a sum; it cannot be split as"):
-        TransformPlan(program).split("einsum", "w0", 2, role="spatial")
-    with pytest.raises(PlanError, match="has no 'heads'; it has e0, b, w0, f"):
-        TransformPlan(program).split("einsum", "heads", 2)
-    with pytest.raises(PlanError, match="there is no operator 'einsun'"):
-        TransformPlan(program).split("einsun", "b", 2)
-    with pytest.raises(PlanError, match=r"the devices \[1, 1\] must be different; parts in turn are co_shard's"):
-        TransformPlan(program).split("einsum", "b", 2).assign("einsum", [1, 1])
-    with pytest.raises(PlanError, match="no operator has a name that is given"):
-        TransformPlan(program).co_shard("silu", {}, 2)
+@pytest.mark.parametrize(("step", "said"), [
+    (lambda plan: plan.tensor_parallel([0, 0]), r"the devices \[0, 0\] must be different"),
+    (lambda plan: plan.split("silu", "d0", 2).tensor_parallel([0, 1]), "operator 'silu' is cut over devices already"),
+    (lambda plan: plan.along("words"), "there is no dimension 0 of a tensor 'words'"),
+    (lambda plan: plan.pipeline(["einsum silu", "silu einsum_1"], [0, 1], "b", 2),
+     "operator 'silu' is in stage 0 and in stage 1; name it in one"),
+    (lambda plan: plan.split("einsum", "e0", 3), "'e0' has 4 elements in each part, which 3 parts do not divide"),
+    (lambda plan: plan.split("einsum", "w0", 2, role="spatial"),
+     "'w0' is a reduction, whose parts give terms of a sum; it cannot be split as"),
+    (lambda plan: plan.split("einsum", "heads", 2), "has no 'heads'; it has e0, b, w0, f"),
+    (lambda plan: plan.split("einsun", "b", 2), "there is no operator 'einsun'"),
+    (lambda plan: plan.split("einsum", "b", 2).assign("einsum", [1, 1]),
+     r"the devices \[1, 1\] must be different; parts in turn are co_shard's"),
+    (lambda plan: plan.co_shard("silu", {}, 2), "no operator has a name that is given")])
+def test_what_cannot_be_is_refused_in_a_sentence(step: Callable[[TransformPlan], object], said: str) -> None:
+    with pytest.raises(PlanError, match=said):
+        step(TransformPlan(captured("experts")[0]))

@@ -7,12 +7,11 @@ import torch
 from torch.nn import functional
 
 from tests.support.loading import loaded_after
-from weft.models.graph.operators import OperatorGraph
+from weft.models import PUBLISHED, OperatorGraph
 from weft.models.spec.base import Section
 from weft.models.spec.families import FAMILIES, GptModel, T5Model
 from weft.models.spec.model_sections import GraphModel
 from weft.models.zoo.graphs import GRAPHS, model_graph
-from weft.models.zoo.published import PUBLISHED
 
 SMALL: dict[str, Section] = {
     "gpt": GptModel(family="gpt", layers=2, hidden=64, heads=4, vocabulary=100, sequence=16),

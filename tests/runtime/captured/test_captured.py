@@ -48,16 +48,6 @@ class Mapped(nn.Module):
         return torch.func.vmap(torch.matmul, (None, 0))(x, self.layers)
 
 
-def test_what_runs_inside_vmap_is_refused() -> None:
-    with pytest.raises(CaptureError, match=r"runs inside torch.func.vmap, which an export does not keep: write"):
-        Captured.of(Mapped(), (torch.ones(4, 3),))
-
-
-def test_a_branch_on_a_value_is_refused() -> None:
-    with pytest.raises(CaptureError, match=r"^Branches cannot be exported: .*at test_captured.py:\d+ \(return x"):
-        Captured.of(Branches(), (torch.ones(3),))
-
-
 class Named(nn.Module):
     """Tensors and a submodule that are called like what a graph's module has itself."""
 
@@ -112,15 +102,15 @@ class Packing(nn.Module):
         return self.layers[1](packed)[0].data  # type: ignore[no-any-return]
 
 
-def test_of_packed_sequences_the_way_out_is_said() -> None:
-    with pytest.raises(CaptureError, match=r"it packs sequences, .* within the forward of one submodule, and cut "
-                                           r"before submodules without an export, as with split=\["):
-        Captured.of(Packing(), (torch.ones(4, 2, 3), torch.tensor([4, 2])))
-
-
-def test_a_model_that_writes_into_its_input_is_refused() -> None:
-    with pytest.raises(CaptureError, match=r"the operator add_ of the model \(Writes\) writes into the input 'x'"):
-        Purity(Captured.of(Writes(), (torch.ones(3),)))
+@pytest.mark.parametrize(("model", "inputs", "said"), [
+    (Mapped(), [torch.ones(4, 3)], r"runs inside torch.func.vmap, which an export does not keep: write"),
+    (Branches(), [torch.ones(3)], r"^Branches cannot be exported: .*at test_captured.py:\d+ \(return x"),
+    (Packing(), [torch.ones(4, 2, 3), torch.tensor([4, 2])], r"it packs sequences, .* within the forward of one "
+     r"submodule, and cut before submodules without an export, as with split=\["),
+    (Writes(), [torch.ones(3)], r"the operator add_ of the model \(Writes\) writes into the input 'x'")])
+def test_what_an_export_does_not_keep_is_refused(model: nn.Module, inputs: list[Tensor], said: str) -> None:
+    with pytest.raises(CaptureError, match=said):
+        Purity(Captured.of(model, tuple(inputs)))
 
 
 def test_parameters_that_nothing_reads_are_named_and_the_graph_is_known_by_its_digest() -> None:

@@ -24,11 +24,10 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystem
 
 from tests.support.checkpoints import WIDTH, a_plan, training
 from tests.support.ranks import launch_forked
+from weft.runtime import AdamA, Timeline
 from weft.runtime.checkpoint import checkpoint, files
 from weft.runtime.checkpoint.checkpoint import Checkpoints
 from weft.runtime.checkpoint.files import checksums, commit, outlived, whole
-from weft.runtime.interface.optim import AdamA
-from weft.runtime.plan.timeline import Timeline
 from weft.runtime.ranks.launch import Ended
 from weft.runtime.ranks.session import SessionError, join
 from weft.runtime.replay.run import Replay, run_training

@@ -16,19 +16,17 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from tests.support.checkpoints import a_plan, training
-from tests.support.examples import examples
+from tests.support.examples import for_all
+from weft.runtime import Session, SessionError, Training
 from weft.runtime.checkpoint import state as checkpoint_state
 from weft.runtime.checkpoint.checkpoint import Checkpoints
 from weft.runtime.checkpoint.files import FileFacts, checksums, fault_of, marker_of, share_of, write_marker
-from weft.runtime.interface.training import Training
-from weft.runtime.ranks.session import Session, SessionError
 from weft.runtime.replay.single_rank import single_rank
 
 STEP = "step-000000001"
@@ -89,8 +87,7 @@ def test_a_checkpoint_comes_back_bit_for_bit(saved: Path, session: Session) -> N
         assert all(torch.equal(mine[key], theirs[key]) for key in theirs)
 
 
-@settings(max_examples=examples(FLIPS))
-@given(st.data())
+@for_all(st.data(), tries=FLIPS)
 def test_any_flipped_bit_of_any_file_is_refused_by_its_name(saved: Path, session: Session, data: st.DataObject) -> None:
     """With sizes alone, of 150 such flips 35 went on with another state and 42 from the beginning, without a word, and
     44 were tracebacks."""

@@ -10,9 +10,8 @@ from torch import nn
 
 from tests.support.builders import pipeline
 from tests.support.checkpoints import WIDTH, a_plan, training, wider
+from weft.runtime import Boundary, Plan, Training, load_plan, plan_of, save_plan
 from weft.runtime.checkpoint.signature import SignatureError, require_signature, signatures, signed
-from weft.runtime.interface.training import Boundary, Training
-from weft.runtime.plan.plan import Plan, load_plan, plan_of, save_plan
 from weft.solver.baselines import baseline
 
 

@@ -64,18 +64,16 @@ def test_all_sources_give_the_same(kind: str, tmp_path: Path) -> None:
 
 
 def test_what_holds_no_weights_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match="state is int, it must be a state dict, a file or a folder"):
-        weights_of(3)  # type: ignore[arg-type]
-    with pytest.raises(WeightsError, match=r"none\.pt: cannot be read: No such file"):
-        weights_of(tmp_path / "none.pt")
-    with pytest.raises(WeightsError, match=r"has no file of weights: none ends in \.safetensors, \.pt"):
-        weights_of(tmp_path)
+    (tmp_path / "empty").mkdir()
     (tmp_path / "no.pt").write_bytes(b"no state")
-    with pytest.raises(WeightsError, match=r"no\.pt: cannot be read as a state dict that torch.save wrote"):
-        weights_of(tmp_path / "no.pt")
     torch.save([1], tmp_path / "list.pt")
-    with pytest.raises(WeightsError, match=r"list\.pt: holds list, it must hold a state dict"):
-        weights_of(tmp_path / "list.pt")
+    for source, said in ((3, "state is int, it must be a state dict, a file or a folder"),
+                         (tmp_path / "none.pt", r"none\.pt: cannot be read: No such file"),
+                         (tmp_path / "empty", r"has no file of weights: none ends in \.safetensors, \.pt"),
+                         (tmp_path / "no.pt", r"no\.pt: cannot be read as a state dict that torch.save wrote"),
+                         (tmp_path / "list.pt", r"list\.pt: holds list, it must hold a state dict")):
+        with pytest.raises(WeightsError, match=said):
+            weights_of(source)  # type: ignore[arg-type]
     with pytest.raises(WeightsError, match="the state dict: a is on the meta device, without numbers"):
         weights_of({"a": torch.empty(2, device="meta")}).read("a")
     indexed(tmp_path)

@@ -12,14 +12,10 @@ from torch import Tensor
 
 from tests.support.communication_programs import chunked, tensor_parallel
 from tests.support.one_rank import one_rank
-from weft.app.communication.run import ProgramOnRank
-from weft.models.communication.builder import Builder
+from weft.communication import Builder, ProgramOnRank, RankError, fuse, random_values, results, run
 from weft.models.communication.functions import FUNCTIONS, Function
-from weft.models.communication.interpreter import random_values, results, run
-from weft.models.communication.passes.fuse import fuse
 from weft.models.communication.program import CommunicationProgram
 from weft.models.communication.search.schedules import fused_parts
-from weft.runtime.communication.others import RankError
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -34,18 +34,19 @@ def test_options_that_cannot_be_are_refused(options: dict[str, Any], sentence: s
         list(groups_of(named(), DEFAULTS, lambda *_: options))
 
 
-def test_what_cannot_be_trained_is_refused() -> None:
-    with pytest.raises(ValueError, match="no parameters to train"):
-        require_options([], None, 1)
-    with pytest.raises(ValueError, match=r"'a' is of torch.complex64"):
-        require_options([("a", nn.Parameter(torch.zeros(1, dtype=torch.complex64)))], None, 1)
-    with pytest.raises(ValueError, match="'b' is on meta, others are on cpu"):
-        require_options([("a", nn.Parameter(torch.zeros(1))), ("b", nn.Parameter(torch.zeros(1, device="meta")))],
-                        None, 1)
-    with pytest.raises(ValueError, match="clip_norm is 0"):
-        require_options(named(), 0.0, 1)
-    with pytest.raises(ValueError, match="bucket_bytes is 0"):
-        require_options(named(), None, 0)
+def on(device: str, dtype: torch.dtype = torch.float32) -> nn.Parameter:
+    return nn.Parameter(torch.zeros(1, dtype=dtype, device=device))
+
+
+@pytest.mark.parametrize(("parameters", "clip_norm", "bucket_bytes", "sentence"), [
+    ([], None, 1, "no parameters to train"),
+    ([("a", on("cpu", torch.complex64))], None, 1, "'a' is of torch.complex64"),
+    ([("a", on("cpu")), ("b", on("meta"))], None, 1, "'b' is on meta, others are on cpu"),
+    (named(), 0.0, 1, "clip_norm is 0"), (named(), None, 0, "bucket_bytes is 0")])
+def test_what_cannot_be_trained_is_refused(parameters: Any, clip_norm: float | None, bucket_bytes: int,
+                                           sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        require_options(parameters, clip_norm, bucket_bytes)
 
 
 def states() -> dict[str, Any]:

@@ -7,8 +7,7 @@ import pytest
 from weft.runtime.execute import emulate
 from weft.runtime.execute.emulate import MOMENTS, Emulation
 from weft.runtime.plan.plan import plan_of
-from weft.solver.baselines import baseline
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
+from weft.solver import Block, BlockKind, Dependency, Device, Link, Problem, baseline
 
 
 def test_transfers_over_one_link_follow_each_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,20 +19,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.support.builders import chain, pipeline, v
-from tests.support.ranks import PATIENCE, finished, launch_forked
-from tests.support.stages import BATCH, WIDTH, Mix, gradients, largest_difference
-from weft.runtime.interface.training import Boundary, Training
-from weft.runtime.plan.plan import Plan, plan_of, save_plan
+from tests.support import PATIENCE, chain, finished, launch_forked, pipeline, v
+from tests.support.stages import BATCH, WIDTH, Mix, gradients, inputs, largest_difference, models
+from weft.runtime import Boundary, Plan, ReplayOptions, Training, plan_of, save_plan
 from weft.runtime.ranks.launch import Ended
 from weft.runtime.ranks.session import Session, join
-from weft.runtime.replay.options import ReplayOptions
 from weft.runtime.replay.replay import replay
 from weft.runtime.replay.run import run_emulated, run_training
-from weft.solver.baselines import baseline
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
-from weft.solver.schedule import Schedule
-from weft.solver.timing import time_orders
+from weft.solver import Block, BlockKind, Dependency, Device, Link, Problem, Schedule, baseline, time_orders
+
+pytestmark = pytest.mark.slow
 
 
 def plan_file(folder: Path, ranks: int, name: str = "1f1b", micro_batches: int = 4) -> Path:
@@ -48,23 +44,13 @@ def launch(case: str, ranks: int, folder: Path, **environment: str) -> list[Ende
                          environment=environment)
 
 
-def inputs(step: int, micro_batch: int) -> Tensor:
-    chance = torch.Generator().manual_seed(100 * step + micro_batch)
-    return torch.randn(BATCH, WIDTH, dtype=torch.float64, generator=chance)
-
-
 def loss(y: Tensor, target: Tensor) -> Tensor:
     return ((y - target) ** 2).mean()
 
 
-def model(stages: int) -> list[nn.Module]:
-    torch.manual_seed(1)
-    return [Mix().double() for _ in range(stages)]
-
-
 def training(plan: Plan, rank: int, wrap: Callable[[int, nn.Module], nn.Module] = lambda s, module: module) -> Training:
     assert plan.stage_ranks is not None
-    modules = model(len(plan.stage_ranks))
+    modules = models(Mix, len(plan.stage_ranks))
     mine = {s: wrap(s, modules[s]) for s, where in enumerate(plan.stage_ranks) if where == rank}
     boundary = Boundary((BATCH, WIDTH), torch.float64)
     return Training(mine, [boundary] * (len(modules) - 1), inputs, targets=lambda s, m: inputs(s + 50, m), loss=loss,
@@ -73,7 +59,7 @@ def training(plan: Plan, rank: int, wrap: Callable[[int, nn.Module], nn.Module] 
 
 
 def reference(stages: int, micro_batches: int, steps: int = 2) -> tuple[list[nn.Module], list[float]]:
-    modules, losses = model(stages), []
+    modules, losses = models(Mix, stages), []
     whole = nn.Sequential(*modules)
     optimizer = torch.optim.SGD(whole.parameters(), lr=0.1)
     for step in range(steps):
@@ -103,7 +89,6 @@ def training_plans() -> dict[str, Plan]:
     return {name: plan_of(schedule) for name, schedule in schedules.items()}
 
 
-@pytest.mark.slow
 def test_pipelined_training_is_single_process_training() -> None:
     ended = finished(2, __name__, "train")
     found = [json.loads(end.output) for end in ended]
@@ -126,7 +111,7 @@ def infer(session: Session) -> None:
     part.collect = lambda step, m, y: outputs.update({(step, m): y})
     assert run_training(plan, session, part) is None or session.rank == 0
     with torch.no_grad():
-        expected = {(step, m): nn.Sequential(*model(4))(inputs(step, m)) for step in range(2) for m in range(3)}
+        expected = {(step, m): nn.Sequential(*models(Mix, 4))(inputs(step, m)) for step in range(2) for m in range(3)}
     if session.rank == 0:  # both the first and the last stage of a V
         assert outputs.keys() == expected.keys()
         assert all(torch.equal(outputs[key], expected[key]) for key in expected)
@@ -171,7 +156,6 @@ def emulated_plan() -> Plan:
     return plan_of(Schedule(problem, n, time_orders(problem, n, orders), 0.0))
 
 
-@pytest.mark.slow
 def test_emulated_blocks_keep_every_rule_of_the_schedule(tmp_path: Path) -> None:
     ended = launch("emulate", 3, tmp_path)
     assert [end.code for end in ended] == [0, 0, 0], ended
@@ -226,7 +210,6 @@ def faulty(plan: Plan, rank: int) -> Training:
     return training(plan, rank, lambda s, module: Faulty(module) if s == 1 else module)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("fault", "codes", "sentences"), [
     ("die", [1, -signal.SIGKILL, 1], [
         r"rank 0: stopped while (waiting for|starting) (RECV 1B\d<1|SEND 0F\d>1).* \(micro-batch \d\).*lost rank 1"

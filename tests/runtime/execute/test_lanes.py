@@ -15,20 +15,16 @@ from itertools import pairwise
 import pytest
 import torch
 
-from tests.support.lane_problems import laned_schedule
-from tests.support.ranks import PATIENCE, launch_forked
+from tests.support import PATIENCE, laned_schedule, launch_forked
 from tests.support.threads import Tracer, expected, run_in_threads
+from weft.runtime import Boundary, Plan, plan_of
 from weft.runtime.execute.emulate import Emulation
 from weft.runtime.execute.executor import Executor, Parcel, Task, Worker
-from weft.runtime.interface.training import Boundary
-from weft.runtime.plan.plan import Plan, plan_of
 from weft.runtime.plan.program import BlockWork, Work
 from weft.runtime.ranks.launch import Ended
 from weft.runtime.ranks.session import join
 from weft.runtime.replay.run import run_emulated
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
-from weft.solver.schedule import Schedule
-from weft.solver.timing import time_orders
+from weft.solver import Block, BlockKind, Dependency, Device, Problem, Schedule, time_orders
 
 SLOW = 5.0  # how many times as long a second is here: so what threads cost is little of it
 

@@ -15,16 +15,13 @@ from typing import Any, cast
 import pytest
 
 from tests.support.ranks import finished
+from weft.runtime import Plan, ReplayOptions, Session, plan_of, save_plan
 from weft.runtime.execute.executor import Parcel
 from weft.runtime.execute.pacing import Paced, latencies
-from weft.runtime.plan.plan import Plan, plan_of, save_plan
 from weft.runtime.plan.program import StageWork, Work
 from weft.runtime.plan.timeline import Measured, Timeline
-from weft.runtime.ranks.session import Session
-from weft.runtime.replay.options import ReplayOptions
 from weft.runtime.replay.replay import replay
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
-from weft.solver.schedule import Operation, Schedule
+from weft.solver import Block, BlockKind, Dependency, Device, Operation, Problem, Schedule
 
 PERIOD, COUNT = 40, 8
 

@@ -8,9 +8,8 @@ import torch
 
 from tests.support.builders import chain, pipeline
 from tests.support.threads import Tracer, run_in_threads
+from weft.runtime import Boundary, plan_of
 from weft.runtime.execute.executor import Parcel
-from weft.runtime.interface.training import Boundary
-from weft.runtime.plan.plan import plan_of
 from weft.runtime.plan.program import StageWork, Work
 from weft.solver.baselines import baseline
 

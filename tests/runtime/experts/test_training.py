@@ -63,16 +63,17 @@ def test_a_checkpoint_of_another_family_is_refused(found: dict[str, Any]) -> Non
     assert "the checkpoint is of another family of plans" in found["another family"]
 
 
-def test_families_that_mean_nothing_are_refused() -> None:
-    even = ExpertPlacement.even(4, 2)
-    with pytest.raises(ValueError, match="2 phases have 1 borders"):
-        ExpertFamily((even, even), ())
-    with pytest.raises(ValueError, match="they must fall"):
-        ExpertFamily((even, even, even), (1.5, 2.0))
-    with pytest.raises(ValueError, match="a border is 5, but a token uses at most the 4 experts"):
-        ExpertFamily((even, even), (5.0,))
-    with pytest.raises(ValueError, match="different numbers of experts or ranks"):
-        ExpertFamily((even, ExpertPlacement.even(8, 2)), (2.0,))
+EVEN = ExpertPlacement.even(4, 2)
+
+
+@pytest.mark.parametrize(("phases", "borders", "said"), [
+    ((EVEN, EVEN), (), "2 phases have 1 borders"), ((EVEN, EVEN, EVEN), (1.5, 2.0), "they must fall"),
+    ((EVEN, EVEN), (5.0,), "a border is 5, but a token uses at most the 4 experts"),
+    ((EVEN, ExpertPlacement.even(8, 2)), (2.0,), "different numbers of experts or ranks")])
+def test_families_that_mean_nothing_are_refused(phases: tuple[ExpertPlacement, ...], borders: tuple[float, ...],
+                                                said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        ExpertFamily(phases, borders)
 
 
 def test_only_what_is_not_there_moves_and_copies_take_turns() -> None:

@@ -18,9 +18,9 @@ from weft.runtime.export.tessel import tessel_to_json
 from weft.runtime.export.tools import TOOLS
 from weft.runtime.export.tools.nnscaler import nnscaler_module
 from weft.runtime.export.torch_csv import torch_rows
+from weft.solver import BlockKind, Device, Schedule
 from weft.solver.baselines import baseline
-from weft.solver.problem import BlockKind, Device
-from weft.solver.schedule import Operation, Schedule
+from weft.solver.schedule import Operation
 from weft.solver.wide.block import WideBlock
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Run

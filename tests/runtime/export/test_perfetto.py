@@ -11,15 +11,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.builders import chain, pipeline, v
-from tests.support.lane_problems import laned_schedule
-from tests.support.wide_problems import schedule_of_jobs
+from tests.support import chain, laned_schedule, pipeline, schedule_of_jobs, v
 from weft.runtime.export.perfetto import save_trace, trace
 from weft.runtime.plan.plan import plan_of
 from weft.runtime.plan.timeline import Measured, Timeline
-from weft.solver.baselines import baseline
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
-from weft.solver.schedule import Schedule
+from weft.solver import Block, BlockKind, Dependency, Device, Problem, Schedule, baseline
 
 
 def events(value: dict[str, Any], phase: str, process: int = 1) -> list[dict[str, Any]]:

@@ -8,19 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
 
-from tests.support.builders import chain, pipeline
-from tests.support.examples import examples
+from tests.support import chain, for_all, pipeline, shape
 from tests.support.strategies import Case, cases
-from tests.support.tessel_shapes import shape
 from weft.runtime.export.forms import ExportError
 from weft.runtime.export.tessel import load_tessel, save_tessel, tessel_from_json, tessel_to_json
-from weft.solver.baselines import baseline
+from weft.solver import Block, BlockKind, Device, Problem, baseline, solve, violations
 from weft.solver.io.entries import FormatError
-from weft.solver.judge.validate import violations
-from weft.solver.problem import Block, BlockKind, Device, Problem
-from weft.solver.step.search import solve
 
 TESSEL = {"ndevs": 2, "blocks": [
     {"mid": 0, "span": 1, "memory": 1, "btype": "forward", "gid": 0, "step": 0, "device": [0]},
@@ -36,8 +30,7 @@ def test_tessels_file_of_one_micro_batch() -> None:
     assert back.problem.blocks[3].after[0].block == "b02" and back.makespan == 8 and violations(back) == []
 
 
-@settings(max_examples=examples(50))
-@given(cases(max_devices=3, max_micro_batches=4, links=False))
+@for_all(cases(max_devices=3, max_micro_batches=4, links=False), tries=50)
 def test_a_tessel_schedule_comes_back_in_the_same_order(case: Case) -> None:
     kinds = {BlockKind.FORWARD: BlockKind.FORWARD}
     blocks = tuple(replace(block, kind=kinds.get(block.kind, BlockKind.BACKWARD), memory=block.memory[:1])

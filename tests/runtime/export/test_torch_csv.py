@@ -6,23 +6,16 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.builders import both_ways, chain, pipeline, v
-from tests.support.examples import examples
-from tests.support.strategies import in_order, pipelines
-from tests.support.tessel_shapes import shape
+from tests.support import both_ways, chain, for_all, in_order, pipeline, pipelines, shape, v
 from weft.runtime.export.forms import ExportError
 from weft.runtime.export.torch_check import check_communication
 from weft.runtime.export.torch_csv import TorchAction, TorchVersion, parse_cell, torch_csv
 from weft.runtime.export.torch_import import parse_table, schedule_of_table
-from weft.solver.baselines import baseline
+from weft.solver import Block, BlockKind, Device, Problem, Schedule, baseline, time_orders, violations
 from weft.solver.io.entries import FormatError
-from weft.solver.judge.validate import violations
-from weft.solver.problem import Block, BlockKind, Device, Problem
-from weft.solver.schedule import Schedule
-from weft.solver.timing import time_orders
 
 VERSIONS = ("2.6", "2.9", "2.10", "2.13", "2.15")
 
@@ -90,8 +83,7 @@ def test_outputs_that_would_meet_other_targets_are_refused() -> None:
         torch_csv(swapped)
 
 
-@settings(max_examples=examples(60))
-@given(problem=pipelines(), micro_batches=st.integers(1, 5), data=st.data())
+@for_all(problem=pipelines(), micro_batches=st.integers(1, 5), data=st.data(), tries=60)
 def test_a_schedule_comes_back_as_it_was(problem: Problem, micro_batches: int, data: st.DataObject) -> None:
     schedule = data.draw(in_order(problem, micro_batches))
     version = data.draw(st.sampled_from(VERSIONS))
@@ -187,8 +179,7 @@ def test_actions_print_and_parse_back(action: TorchAction) -> None:
     assert parse_cell("") == ()
 
 
-@settings(max_examples=examples(100))
-@given(data=st.data())
+@for_all(data=st.data(), tries=100)
 def test_a_file_with_a_fault_is_refused_or_still_a_schedule(data: st.DataObject) -> None:
     """One cell lost, doubled, swapped with another, or of another word: a sentence, never a traceback; and what passes
     is a complete schedule in which every gradient is still reduced once."""

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.builders import chain, pipeline
+from tests.support import chain, pipeline, refusal
 from weft.cli.main import main
 from weft.runtime.interface.factory import FactoryError, load_factory
-from weft.solver.baselines import baseline
-from weft.solver.io.schedule_files import save_schedule
+from weft.solver import baseline, save_schedule
 
 MINE = """
 import sys
@@ -97,11 +96,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("stages", SENTENCES)
-def test_whatever_a_function_does_plan_says_one_sentence(
-        here: Path, stages: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "schedule.json", "-o", "plan.json", "--stages", stages]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("weft: --stages") and said.count("\n") == 1 and SENTENCES[stages] in said
+def test_whatever_a_function_does_plan_says_one_sentence(here: Path, stages: str) -> None:
+    said = refusal("plan", "schedule.json", "-o", "plan.json", "--stages", stages)
+    assert said.startswith("weft: --stages") and SENTENCES[stages] in said
     assert not Path("plan.json").exists()
 
 
@@ -113,9 +110,8 @@ def test_a_function_that_gives_stages_is_taken_from_a_file_or_a_module(
     assert Path("plan.json").read_text() == Path("again.json").read_text()
 
 
-def test_what_stages_may_differ_in_needs_stages(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "schedule.json", "--allow-unsplit"]) == 2
-    assert "they need --stages" in capsys.readouterr().err
+def test_what_stages_may_differ_in_needs_stages(here: Path) -> None:
+    assert "they need --stages" in refusal("plan", "schedule.json", "--allow-unsplit")
 
 
 def test_a_file_is_no_module_of_its_name(here: Path) -> None:

@@ -6,8 +6,7 @@ import pytest
 
 from weft.runtime.measure.fitting import executor_gaps, fit, with_gaps
 from weft.runtime.plan.timeline import Measured, Timeline
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
-from weft.solver.timing import time_orders
+from weft.solver import Block, BlockKind, Dependency, Device, Problem, time_orders
 
 PROBLEM = Problem("two", (Device("a"), Device("b")), (
     Block("F0", BlockKind.FORWARD, (0,), 1.0), Block("F1", BlockKind.FORWARD, (1,), 2.0, after=(Dependency("F0"),))))

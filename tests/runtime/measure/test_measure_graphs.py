@@ -14,25 +14,24 @@ from torch import Tensor, nn
 from tests.support.examples import slow
 from tests.support.steady_costs import steady
 from tests.support.training_graphs import case
-from weft.runtime.interface.training import Boundary, Ports, Training
-from weft.runtime.measure.measure_stages import measure_stages
-from weft.runtime.measure.stage_costs import (
+from weft.runtime import (
+    Boundary,
     MeasuredStages,
-    MeasureError,
+    Ports,
+    StageGraph,
+    Training,
     load_stage_costs,
+    measure_stages,
     measured_problem,
+    plan_of,
     save_stage_costs,
-    stage_costs_from_json,
-    static_bytes,
 )
-from weft.runtime.plan.plan import plan_of
-from weft.runtime.plan.stage_graph import StageGraph
+from weft.runtime.measure.stage_costs import MeasureError, stage_costs_from_json, static_bytes
 from weft.runtime.replay.replay import predict
 from weft.runtime.replay.single_rank import measure_rank, single_rank
 from weft.runtime.train.wiring import Wiring
-from weft.solver.baselines import baseline
+from weft.solver import Device, baseline
 from weft.solver.io.entries import FormatError
-from weft.solver.problem import Device
 
 CPU = torch.device("cpu")
 ROWS, WIDTH, INNER = 96, 192, 1600

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from experiments.lib.small_gpt import Config, batch, cut, layers, loss
 from tests.support.ranks import PATIENCE, finished
 from tests.support.steady_costs import steady
-from weft.runtime.interface.training import Boundary, Training
+from weft.runtime import Boundary, Training, load_plan, plan_of, save_plan
 from weft.runtime.measure import measure_stages as measuring
 from weft.runtime.measure.measure import memory_of
 from weft.runtime.measure.measure_stages import measure_stages
@@ -35,15 +35,11 @@ from weft.runtime.measure.stage_costs import (
     stage_costs_to_json,
     static_bytes,
 )
-from weft.runtime.plan.plan import load_plan, plan_of, save_plan
 from weft.runtime.ranks.session import join
 from weft.runtime.replay.run import run_training
 from weft.runtime.train.stage import StageRunner
-from weft.solver.baselines import baseline
+from weft.solver import BlockKind, Problem, Schedule, baseline, solve
 from weft.solver.io.entries import FormatError
-from weft.solver.problem import BlockKind, Problem
-from weft.solver.schedule import Schedule
-from weft.solver.step.search import solve
 
 CPU = torch.device("cpu")
 CONFIG = Config(width=64, blocks=6, length=48, sequences=2)

@@ -11,8 +11,7 @@ from weft.runtime.plan.check_buffers import check_memory
 from weft.runtime.plan.plan import plan_of
 from weft.runtime.plan.program import ProgramError, Recv, Send
 from weft.runtime.transports.tensors import layout_of
-from weft.solver.baselines import baseline
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
+from weft.solver import Block, BlockKind, Dependency, Device, Problem, baseline
 
 
 def tight(capacity: int) -> Problem:

@@ -18,10 +18,9 @@ from weft.runtime.plan.check import check_program
 from weft.runtime.plan.lanes import check_pool_memory, memory_waits, queues, shortened
 from weft.runtime.plan.plan import plan_from_json, plan_of, plan_to_json
 from weft.runtime.plan.program import BlockWork, Program, ProgramError, Recv, Reduce, Send
+from weft.solver import Block, BlockKind, Dependency, Device, Operation, Problem, Schedule
 from weft.solver.baselines import baseline
 from weft.solver.io.entries import FormatError
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
-from weft.solver.schedule import Operation, Schedule
 
 LATE = Problem("late", (Device("gpu", 2), Device("copies", lane_of="gpu")), (
     Block("F", BlockKind.FORWARD, (0,), 1, (2,)),

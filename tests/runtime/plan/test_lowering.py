@@ -6,8 +6,7 @@ import pytest
 
 from tests.support.plans import GOOD, PIPE
 from weft.runtime.plan.lowering import LoweringError, lower
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
-from weft.solver.schedule import Operation, Schedule
+from weft.solver import Block, BlockKind, Dependency, Device, Operation, Problem, Schedule
 from weft.solver.timing import Orders, time_orders
 
 F, B, I, W, O = (BlockKind.FORWARD, BlockKind.BACKWARD, BlockKind.INPUT_GRAD, BlockKind.WEIGHT_GRAD, BlockKind.OTHER)  # noqa: E741

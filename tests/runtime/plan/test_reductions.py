@@ -6,11 +6,9 @@ import pytest
 
 from tests.support.builders import pipeline
 from tests.support.plans import plan_of_two
+from weft.runtime import Program, ProgramError, plan_of
 from weft.runtime.plan.check import check_program
-from weft.runtime.plan.plan import plan_of
-from weft.runtime.plan.program import Program, ProgramError
-from weft.solver.baselines import baseline
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
+from weft.solver import Block, BlockKind, Dependency, Device, Problem, baseline
 
 
 def test_what_stages_share_is_summed_behind_the_last_of_their_backwards_on_all_their_ranks() -> None:

@@ -8,17 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.builders import any_order
-from tests.support.paths import DATA
-from tests.support.tessel_shapes import shape
+from tests.support import DATA, any_order, shape
 from tests.support.training_graphs import MODES, SHAPES, case, varied
 from weft.runtime.plan.check import check_program
 from weft.runtime.plan.plan import plan_from_json, plan_of, plan_to_json
 from weft.runtime.plan.program import Program, ProgramError
 from weft.runtime.plan.stage_graph import NotAStageGraph, StageGraph
-from weft.solver.baselines import baseline
-from weft.solver.io.problem_files import load_problem
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
+from weft.solver import Block, BlockKind, Dependency, Device, Problem, baseline, load_problem
 
 F, B, I, W, R, O = (BlockKind.FORWARD, BlockKind.BACKWARD, BlockKind.INPUT_GRAD, BlockKind.WEIGHT_GRAD,  # noqa: E741
                     BlockKind.RECOMPUTE, BlockKind.OTHER)

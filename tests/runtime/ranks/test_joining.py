@@ -22,9 +22,8 @@ import torch.distributed as dist
 from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
+from tests.support import PATIENCE, ROOT, launch_forked
 from tests.support.checkpoints import a_plan, training
-from tests.support.paths import ROOT
-from tests.support.ranks import PATIENCE, launch_forked
 from weft.runtime.checkpoint import checkpoint
 from weft.runtime.checkpoint.checkpoint import Checkpoints
 from weft.runtime.ranks import joining, loopback, session, watch
@@ -92,15 +91,14 @@ def sentences(end: Ended) -> list[str]:
 
 
 @pytest.mark.parametrize(("fault", "moment", "says"), [
-    pytest.param("killed-2", "group", r"rank 2 was (never heard|last heard) of|lost rank 2", marks=pytest.mark.slow),
+    ("killed-2", "group", r"rank 2 was (never heard|last heard) of|lost rank 2"),
     ("killed-2", "offset", r"lost rank 2, (last heard of \w+|never heard of).*, while joining the other ranks"),
-    pytest.param("killed-0", "offset", r"lost rank 0|rank 0 is gone", marks=pytest.mark.slow),
-    pytest.param("stopped-2", "offset", r"of joining the other ranks; rank 2 was (last heard of .* s ago|never heard)",
-                 marks=pytest.mark.slow),
-    pytest.param("killed-1", "saving", r"lost rank 1, last heard of .*saving .*step-000000001", marks=pytest.mark.slow),
-    pytest.param("killed-0", "saving", r"lost rank 0|rank 0 is gone", marks=pytest.mark.slow),
-    pytest.param("stopped-1", "saving", r"of saving .*; rank 1 was last heard of .* s ago", marks=pytest.mark.slow),
-    pytest.param("left-1", "leaving", r"rank 1( gave up)?: SystemExit while", marks=pytest.mark.slow),
+    ("killed-0", "offset", r"lost rank 0|rank 0 is gone"),
+    ("stopped-2", "offset", r"of joining the other ranks; rank 2 was (last heard of .* s ago|never heard)"),
+    ("killed-1", "saving", r"lost rank 1, last heard of .*saving .*step-000000001"),
+    ("killed-0", "saving", r"lost rank 0|rank 0 is gone"),
+    ("stopped-1", "saving", r"of saving .*; rank 1 was last heard of .* s ago"),
+    ("left-1", "leaving", r"rank 1( gave up)?: SystemExit while"),
 ])
 @pytest.mark.slow
 def test_a_rank_that_is_lost_is_named_by_all_others(tmp_path: Path, fault: str, moment: str, says: str) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.captured_models import made
+from tests.support import finished, found_by_parts, launch_forked, made
 from tests.support.mesh_ranks import EPS, PARTS, SIZE, SLOWER, STEPS, OwnHead
-from tests.support.ranks import finished, found_by_parts, launch_forked
+
+pytestmark = pytest.mark.slow
 
 RANKS = 4
 Ranks = dict[str, list[dict[str, Any]]]
@@ -63,7 +64,6 @@ def assert_trained_as(wanted: Plain, first: dict[str, Any], again: dict[str, Any
     assert all(torch.equal(first["state"][name], value) for name, value in again["state"].items())
 
 
-@pytest.mark.slow
 def test_two_copies_of_two_stages_train_as_one_process_on_the_whole_batch_bit_by_bit_again(found: Ranks) -> None:
     wanted = plain(list(range(STEPS)), clip=0.5)
     for rank, each in enumerate(found["copies"]):
@@ -75,7 +75,6 @@ def test_two_copies_of_two_stages_train_as_one_process_on_the_whole_batch_bit_by
     assert [sum(name.startswith(kind) for name in files) for kind in ("model-", "training-")] == [4, 8]
 
 
-@pytest.mark.slow
 def test_divided_optimizer_states_are_saved_whole_and_resumed_by_other_ranks(found: Ranks) -> None:
     losses, _, state = plain(list(range(STEPS)), slower=SLOWER)
     for rank, each in enumerate(found["zero"]):
@@ -86,7 +85,6 @@ def test_divided_optimizer_states_are_saved_whole_and_resumed_by_other_ranks(fou
             assert each[other]["losses"] == pytest.approx(losses[2:], rel=1e-12) and equal(each[other]["state"], state)
 
 
-@pytest.mark.slow
 def test_divided_parameters_train_as_one_process_bit_by_bit_again_and_go_on_with_other_cuts(found: Ranks) -> None:
     wanted = plain(list(range(STEPS)), clip=0.5)
     for rank, each in enumerate(found["sharded"]):
@@ -103,7 +101,6 @@ def test_divided_parameters_train_as_one_process_bit_by_bit_again_and_go_on_with
     assert found["sharded"][0]["first"]["evaluated"] == pytest.approx(case.loss(model(*case.args), case.target).item())
 
 
-@pytest.mark.slow
 def test_ranks_with_shares_train_as_one_process_whole_or_split_backwards_and_dropout_too(found: Ranks) -> None:
     wanted = plain(list(range(STEPS)), clip=0.5)
     for each in found["tensor"]:
@@ -117,7 +114,6 @@ def test_ranks_with_shares_train_as_one_process_whole_or_split_backwards_and_dro
         assert with_shares == pytest.approx(without, rel=1e-12)
 
 
-@pytest.mark.slow
 def test_ranks_with_shares_train_a_loss_too_and_clip_both_in_every_type(found: Ranks) -> None:
     model = made("short", SIZE).model
     torch.manual_seed(3)
@@ -140,7 +136,6 @@ def test_ranks_with_shares_train_a_loss_too_and_clip_both_in_every_type(found: R
             assert name != "plain" or equal(after, state)
 
 
-@pytest.mark.slow
 def test_copies_shares_and_stages_at_once_train_as_one_process_bit_by_bit_again(tmp_path: Path) -> None:
     wanted = plain(list(range(STEPS)), clip=0.5)
     finished(8, "tests.support.mesh_ranks", str(tmp_path), "degrees", timeout=400)
@@ -152,7 +147,6 @@ def test_copies_shares_and_stages_at_once_train_as_one_process_bit_by_bit_again(
         assert equal(each["later"]["state"], wanted[2])
 
 
-@pytest.mark.slow
 def test_a_stage_without_parameters_has_nothing_to_divide(found: Ranks) -> None:
     losses = []
     for at in (0, 1):
@@ -170,7 +164,6 @@ def test_a_stage_without_parameters_has_nothing_to_divide(found: Ranks) -> None:
     assert all(each["losses"] == pytest.approx(losses, rel=1e-12) for each in found["bare"])
 
 
-@pytest.mark.slow
 def test_pipelines_beside_each_other_on_some_ranks_and_on_all(found: Ranks) -> None:
     small, large = plain([0, 1]), plain([5, 6, 7])
     for each in found["beside"]:
@@ -179,7 +172,6 @@ def test_pipelines_beside_each_other_on_some_ranks_and_on_all(found: Ranks) -> N
         assert equal(each["state"], plain([5, 6])[2])
 
 
-@pytest.mark.slow
 def test_ranks_that_do_not_join_are_named_within_the_limit_and_the_group_goes_on(found: Ranks) -> None:
     for rank, each in enumerate(found["refused"]):
         assert each["goes on"] == 4.0
@@ -187,7 +179,6 @@ def test_ranks_that_do_not_join_are_named_within_the_limit_and_the_group_goes_on
                              "vain") in each["said"]
 
 
-@pytest.mark.slow
 def test_a_wrapped_model_ends_all_ranks_with_one_sentence(tmp_path: Path) -> None:
     for end in launch_forked(2, [sys.executable, "-m", "tests.support.mesh_ranks", str(tmp_path), "wrapped"]):
         assert end.code == 2 and "the model is wrapped in DistributedDataParallel already" in end.errors

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.builders import chain, pipeline
+from tests.support import chain, laned_schedule, pipeline, schedule_of_jobs
 from tests.support.checkpoints import a_plan
-from tests.support.lane_problems import laned_schedule
-from tests.support.wide_problems import schedule_of_jobs
 from weft.runtime.plan.plan import plan_of, save_plan
 from weft.runtime.replay.options import ReplayError, ReplayOptions
 from weft.runtime.replay.replay import replay, replay_single_rank

@@ -8,18 +8,13 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.builders import chain, pipeline, v
-from tests.support.examples import examples
-from weft.runtime.plan.plan import Plan, plan_of
-from weft.runtime.ranks.session import Session, SessionError
-from weft.runtime.replay.options import ReplayOptions
+from tests.support import chain, for_all, pipeline, v
+from weft.runtime import Plan, ReplayOptions, Session, SessionError, plan_of
 from weft.runtime.replay.replay import _require_alike, predict
 from weft.runtime.replay.single_rank import RankCost
-from weft.solver.baselines import baseline
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
+from weft.solver import Block, BlockKind, Dependency, Device, Problem, baseline
 
 
 @pytest.mark.parametrize(("name", "value"), [("--transport", "shared"), ("--paced", True)])
@@ -40,8 +35,7 @@ def as_planned(plan: Plan, rank: int, slower: float = 1.0, own: float = 0.0) -> 
     return RankCost(rank, blocks, plan.micro_batches * len(blocks), 0.0, own, 0.0, 0, 0, 0)
 
 
-@settings(max_examples=examples(25))
-@given(st.integers(1, 4), st.integers(1, 6), st.floats(0.5, 3.0), st.booleans())
+@for_all(st.integers(1, 4), st.integers(1, 6), st.floats(0.5, 3.0), st.booleans(), tries=25)
 def test_ranks_that_are_as_fast_as_planned_predict_the_plan(p: int, n: int, slower: float, two: bool) -> None:
     problem = pipeline(v(p) if two else chain(p), split=(1, 1))
     plan = plan_of(baseline("greedy", problem, n))

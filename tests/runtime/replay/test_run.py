@@ -1,15 +1,15 @@
 """Losses that are a sum and a count: a batch is the mean over what it counts, as in one process, however unequally its
 micro-batches have of it.
 
-Run as a program (``python -m tests.runtime.replay.test_run CASE``), this file is one rank of what its tests
+Run as a program (``python -m tests.runtime.replay.test_run``), this file is one rank of what its tests
 launch.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,26 +17,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from tests.support.builders import chain, pipeline, v
-from tests.support.ranks import PATIENCE, finished
-from weft.runtime import counted
-from weft.runtime.interface.optim import AdamA
-from weft.runtime.interface.training import Boundary, Ports, Training
-from weft.runtime.plan.plan import Plan, plan_of
+from tests.support import chain, finished, pipeline, v
+from tests.support.stages import WIDTH, Ties, alone, apart, errors_on_ranks, inputs, models, one_rank, tied_in
+from weft.runtime import AdamA, Boundary, Plan, Ports, Session, SessionError, Training, counted, plan_of
 from weft.runtime.ranks.health import RunError
-from weft.runtime.ranks.session import Session, SessionError, join
-from weft.runtime.replay.run import Replay, run_training
+from weft.runtime.replay.run import run_training
 from weft.runtime.replay.single_rank import single_rank
 from weft.runtime.replay.stepping import Stepping
 from weft.solver.baselines import baseline
 
-WIDTH, TOKENS, STEPS, RATE, CLIP = 6, 5, 3, 0.3, 0.2
+TOKENS, STEPS, RATE, CLIP = 5, 3, 0.3, 0.2
 IGNORED = -100
-
-
-def inputs(step: int, micro_batch: int) -> Tensor:
-    chance = torch.Generator().manual_seed(100 * step + micro_batch)
-    return torch.randn(TOKENS, WIDTH, dtype=torch.float64, generator=chance)
 
 
 def targets(step: int, micro_batch: int) -> Tensor:
@@ -61,35 +52,26 @@ class Stage(nn.Module):
         return y
 
 
-def model(stages: int, ties: Sequence[dict[int, str]] = ()) -> list[nn.Module]:
-    torch.manual_seed(1)
-    modules: list[nn.Module] = [Stage().double() for _ in range(stages)]
-    for tie in ties:
-        first, *others = [modules[stage].get_parameter(name) for stage, name in tie.items()]
-        for other in others:
-            other.data.copy_(first.data)
-    return modules
-
-
-def training(plan: Plan, rank: int, ties: Sequence[dict[int, str]] = (), **options: Any) -> Training:
+def training(plan: Plan, rank: int, ties: Ties = (), **options: Any) -> Training:
     assert plan.stage_ranks is not None
-    modules = model(len(plan.stage_ranks), ties)
+    modules = models(Stage, len(plan.stage_ranks), ties)
     mine = {s: modules[s] for s, where in enumerate(plan.stage_ranks) if where == rank}
     parameters = [p for module in mine.values() for p in module.parameters()]
     given: dict[str, Any] = {"loss": labelled, "optimizer": torch.optim.SGD(parameters, RATE), **options}
-    return Training(mine, [Boundary((TOKENS, WIDTH), torch.float64)] * (len(modules) - 1), inputs, targets,
+    return Training(mine, [Boundary((TOKENS, WIDTH), torch.float64)] * (len(modules) - 1), partial(inputs, rows=TOKENS),
+                    targets,
                     steps=STEPS, clip_norm=CLIP, ties=ties, **given)
 
 
-def reference(stages: int, micro_batches: int, ties: Sequence[dict[int, str]] = (),
+def reference(stages: int, micro_batches: int, ties: Ties = (),
               together: int = 1) -> tuple[list[nn.Module], list[float], list[float]]:
     """One process on whole batches: modules, losses and norms. ``together``: batches that are one."""
-    modules = model(stages, ties)
-    groups = [[modules[stage].get_parameter(name) for stage, name in tie.items()] for tie in ties]
+    modules = models(Stage, stages, ties)
+    groups = tied_in(modules, ties)
     whole, losses, norms = nn.Sequential(*modules), [], []
     for first in range(0, STEPS * together, together):
         steps = range(first, first + together)
-        x = torch.cat([inputs(step, m) for step in steps for m in range(micro_batches)])
+        x = torch.cat([inputs(step, m, TOKENS) for step in steps for m in range(micro_batches)])
         y = torch.cat([targets(step, m) for step in steps for m in range(micro_batches)])
         whole.zero_grad()
         loss = cross_entropy(whole(x), y, ignore_index=IGNORED)
@@ -113,32 +95,18 @@ def largest(one: Sequence[float], other: Sequence[float]) -> float:
     return max(abs(a - b) for a, b in zip(one, other, strict=True))
 
 
-def differences(stages: dict[int, nn.Module], expected: Sequence[nn.Module]) -> float:
-    return max(float((a - b).detach().abs().max()) for s, module in stages.items()
-               for a, b in zip(module.parameters(), expected[s].parameters(), strict=True))
-
-
-TIES: Sequence[dict[int, str]] = [{0: "one.weight", 1: "two.weight"}]
-
-
-def one_rank(split: bool, micro_batches: int = 4) -> Plan:
-    return plan_of(baseline("gpipe", pipeline([0, 0], split=(1, 1) if split else None), micro_batches))
-
-
-def alone(plan: Plan, part: Training) -> Replay | None:
-    with single_rank(plan, 0, torch.device("cpu")) as session:
-        return run_training(plan, session, part)
+TIES: Ties = [{0: "one.weight", 1: "two.weight"}]
 
 
 @pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("ties", [(), TIES])
-def test_a_batch_is_the_mean_over_its_labelled_tokens(split: bool, ties: Sequence[dict[int, str]]) -> None:
+def test_a_batch_is_the_mean_over_its_labelled_tokens(split: bool, ties: Ties) -> None:
     plan = one_rank(split)
     part = training(plan, 0, ties)
     found = alone(plan, part)
     modules, losses, norms = reference(2, 4, ties)
     assert found is not None and largest(found.losses, losses) < 1e-12 and largest(found.norms, norms) < 1e-12
-    assert differences(dict(part.stages), modules) < 1e-12
+    assert apart(part.stages, modules) < 1e-12
     means = training(plan, 0, ties, loss=lambda output, target: sum(labelled(output, target)[:1]) / TOKENS)
     other = alone(plan, means)
     assert other is not None and largest(other.losses, losses) > 0.1  # means of unequal micro-batches are another thing
@@ -160,7 +128,7 @@ def graph(plan: Plan, **options: Any) -> Training:
     part.stages = {0: part.stages[0], 1: Losing(part.stages[1], lambda y, target: counted(*labelled(y, target)))}
     part.ports = {0: Ports(("x",), ("y",)), 1: Ports(("y", "target"), ("loss",))}
     part.boundaries = {}
-    part.inputs = lambda step, m: {"x": inputs(step, m), "target": targets(step, m)}
+    part.inputs = lambda step, m: {"x": inputs(step, m, TOKENS), "target": targets(step, m)}
     for name, value in options.items():
         setattr(part, name, value)
     return part
@@ -185,7 +153,7 @@ def test_batches_that_are_added_up_are_one() -> None:
             found.append(stepping.norm)
         stepping.close()
     assert largest([norm for norm in found if norm is not None], norms) < 1e-12
-    assert differences(dict(part.stages), modules) < 1e-12 and len(losses) == STEPS
+    assert apart(part.stages, modules) < 1e-12 and len(losses) == STEPS
 
 
 @pytest.mark.parametrize(("options", "error", "said"), [
@@ -219,34 +187,19 @@ def test_what_needs_means_refuses_sums() -> None:
 
 @pytest.mark.slow
 def test_pipelines_and_replicas_are_one_process() -> None:
-    for case in ("pipelines", "replicas"):
-        ended = finished(2, __name__, case)
-        for end in ended:
-            assert max(json.loads(end.output).values()) < 1e-12, end.output
+    for end in finished(2, __name__):
+        assert max(json.loads(end.output).values()) < 1e-12, end.output
 
 
-def pipelines() -> dict[str, float]:
-    plans = {"full": plan_of(baseline("1f1b", pipeline(chain(2)), 4)),
-             "v": plan_of(baseline("zb-v", pipeline(v(2), split=(1, 1)), 4))}
-    with join(PATIENCE) as session:
-        return {f"{name}, {len(ties)} ties": _error(plan, session, 4, ties)
-                for name, plan in plans.items() for ties in ((), TIES)}
-
-
-def replicas() -> dict[str, float]:
-    """Two replicas with three micro-batches each are one with six."""
-    with join(PATIENCE, replicas=2) as session:
-        return {f"split {split}, {len(ties)} ties": _error(one_rank(split, 3), session, 6, ties)
-                for split in (False, True) for ties in ((), TIES)}
-
-
-def _error(plan: Plan, session: Session, micro_batches: int, ties: Sequence[dict[int, str]]) -> float:
+def _error(plan: Plan, session: Session, micro_batches: int, ties: Ties) -> float:
     part = training(plan, session.rank, ties)
     found = run_training(plan, session, part)
     modules, losses, norms = reference(len(plan.stage_ranks or ()), micro_batches, ties)
-    worst = differences(dict(part.stages), modules)
+    worst = apart(part.stages, modules)
     return worst if found is None else max(worst, largest(found.losses, losses), largest(found.norms, norms))
 
 
 if __name__ == "__main__":
-    print(json.dumps({"pipelines": pipelines, "replicas": replicas}[sys.argv[1]]()))
+    plans = {"full": plan_of(baseline("1f1b", pipeline(chain(2)), 4)),
+             "v": plan_of(baseline("zb-v", pipeline(v(2), split=(1, 1)), 4))}
+    print(json.dumps(errors_on_ranks(_error, plans, lambda _: ((), TIES))))

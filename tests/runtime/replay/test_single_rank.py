@@ -14,20 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from tests.runtime.measure.test_measure_stages import gpt
-from tests.support.builders import chain, pipeline
-from tests.support.examples import slow
+from tests.support import ROOT, chain, pipeline, refusal, shows, slow
 from tests.support.graph_training import training
-from tests.support.paths import ROOT
 from tests.support.steady_costs import steady
 from tests.support.training_graphs import case, varied
-from weft.cli.main import main
-from weft.runtime.interface.precision import MasterWeights
-from weft.runtime.interface.training import Boundary, Training
-from weft.runtime.measure.measure_stages import measure_stages
+from weft.runtime import Boundary, MasterWeights, Plan, SessionError, Training, measure_stages, plan_of, save_plan
 from weft.runtime.measure.stage_costs import measured_problem, static_bytes
-from weft.runtime.plan.plan import Plan, plan_of, save_plan
 from weft.runtime.ranks.launch import launch_local
-from weft.runtime.ranks.session import SessionError
 from weft.runtime.replay.replay import predict
 from weft.runtime.replay.single_rank import measure_rank, single_rank
 from weft.solver.baselines import baseline
@@ -167,14 +160,13 @@ def plan_path(tmp_path: Path) -> str:
 
 
 @pytest.mark.slow
-def test_all_ranks_alone_from_the_command_line(plan_path: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["replay", plan_path, "--stages", f"{__name__}:stages", "--rank-alone", "all", "--json",
-                 "--device", "cpu"]) == 0
-    found = json.loads(capsys.readouterr().out)
+def test_all_ranks_alone_from_the_command_line(plan_path: str) -> None:
+    told = shows("replay", plan_path, "--stages", f"{__name__}:stages", "--rank-alone", "all", "--json", "--device",
+                  "cpu")
+    found = json.loads(told)
     assert [row["rank"] for row in found["rows"]] == [0, 1] and found["planned"] == pytest.approx(0.012)
     assert found["step"] > 0 and found["unmeasured"] == []
-    assert main(["replay", plan_path, "--stages", f"{__name__}:stages", "--rank-alone", "1"]) == 0
-    text = capsys.readouterr().out
+    text = shows("replay", plan_path, "--stages", f"{__name__}:stages", "--rank-alone", "1")
     assert "rank 0 as planned" in text and len(text.splitlines()) == 4
 
 
@@ -185,7 +177,5 @@ def test_all_ranks_alone_from_the_command_line(plan_path: str, capsys: pytest.Ca
     (["--rank-alone", "0", "--stages", "a:b", "--transport", "gloo"], "--transport is for ranks that run together"),
     (["--rank-alone", "0", "--stages", "nowhere:b"], "--stages nowhere:b: No module named 'nowhere'"),
     (["--emulate", "--json"], "--device and --json of replay are for --rank-alone")])
-def test_what_cannot_be_run_alone_is_refused(plan_path: str, options: list[str], message: str,
-                                             capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["replay", plan_path, *options]) == 2
-    assert message in capsys.readouterr().err
+def test_what_cannot_be_run_alone_is_refused(plan_path: str, options: list[str], message: str) -> None:
+    assert message in refusal("replay", plan_path, *options)

@@ -16,10 +16,9 @@ from tests.runtime.share.test_stages_plan import plan
 from tests.support.shared_ranks import data_parallel
 from weft.cli.commands.replay import _jobs
 from weft.cli.main import main
-from weft.runtime.plan.plan import save_plan
+from weft.runtime import ReplayError, save_plan
 from weft.runtime.ranks.children import Start, children
 from weft.runtime.ranks.leftovers import _owner
-from weft.runtime.replay.options import ReplayError
 from weft.runtime.share import processes
 from weft.runtime.share.processes import JobWorker, replay_in_processes
 from weft.runtime.share.replay import SharedOptions

@@ -12,8 +12,7 @@ from weft.models.share.job import Job, composed, job_of
 from weft.runtime.plan.plan import Plan, plan_of
 from weft.runtime.plan.program import ProgramError, Reduce, StageWork
 from weft.runtime.share.stages_plan import job_plans, orders_of
-from weft.solver.baselines import baseline
-from weft.solver.problem import Block, BlockKind, Dependency, Problem
+from weft.solver import Block, BlockKind, Dependency, Problem, baseline
 from weft.solver.wide.run import Rounds, Run
 
 

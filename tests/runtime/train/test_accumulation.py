@@ -1,32 +1,27 @@
 """AdamA: Adam's moments gather the micro-batches' gradients, in the executor and out of it.
 
-Run as a program (``python -m tests.runtime.train.test_accumulation CASE``), this file is one rank of what its tests
+Run as a program (``python -m tests.runtime.train.test_accumulation``), this file is one rank of what its tests
 launch.
 """
 
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.support.builders import chain, pipeline, v
-from tests.support.ranks import PATIENCE, finished
-from weft.runtime.interface.optim import AdamA
-from weft.runtime.interface.precision import MasterWeights
-from weft.runtime.interface.training import Boundary, Training
-from weft.runtime.plan.plan import Plan, plan_of
-from weft.runtime.ranks.session import Session, SessionError, join
+from tests.support import chain, finished, pipeline, v
+from tests.support.stages import BATCH, WIDTH, Ties, alone, apart, errors_on_ranks, inputs, models, one_rank, tied_in
+from weft.runtime import AdamA, Boundary, MasterWeights, Plan, Session, SessionError, Training, plan_of
 from weft.runtime.replay.run import run_training
 from weft.runtime.replay.single_rank import measure_rank, single_rank
 from weft.runtime.train.accumulation import tied_parameters
 from weft.solver.baselines import baseline
 
-WIDTH, WORDS, BATCH, BETAS, STEPS = 6, 11, 3, (0.8, 0.9), 3
+WORDS, BETAS, STEPS = 11, (0.8, 0.9), 3
 RATE = 0.05
 
 
@@ -49,11 +44,6 @@ class Tied(nn.Module):
         return z
 
 
-def inputs(step: int, micro_batch: int) -> Tensor:
-    chance = torch.Generator().manual_seed(100 * step + micro_batch)
-    return torch.randn(BATCH, WIDTH, dtype=torch.float64, generator=chance)
-
-
 def targets(step: int, micro_batch: int) -> Tensor:
     return inputs(step + 50, micro_batch)
 
@@ -62,35 +52,20 @@ def loss(y: Tensor, target: Tensor) -> Tensor:
     return ((y - target) ** 2).mean()
 
 
-def model(stages: int) -> list[nn.Module]:
-    torch.manual_seed(1)
-    return [Tied().double() for _ in range(stages)]
-
-
-def training(plan: Plan, rank: int, steps: int = STEPS, ties: Sequence[dict[int, str]] = ()) -> Training:
+def training(plan: Plan, rank: int, steps: int = STEPS, ties: Ties = ()) -> Training:
     assert plan.stage_ranks is not None
-    modules = model(len(plan.stage_ranks))
-    for tie in ties:
-        _equal(modules, tie)
+    modules = models(Tied, len(plan.stage_ranks), ties)
     mine = {s: modules[s] for s, where in enumerate(plan.stage_ranks) if where == rank}
     return Training(mine, [Boundary((BATCH, WIDTH), torch.float64)] * (len(modules) - 1), inputs, targets, loss,
                     optimizer=AdamA(list(nn.ModuleList(mine.values()).parameters()), RATE, BETAS), steps=steps,
                     ties=ties)
 
 
-def _equal(modules: Sequence[nn.Module], tie: dict[int, str]) -> None:
-    first, *others = [modules[stage].get_parameter(name) for stage, name in tie.items()]
-    for other in others:
-        other.data.copy_(first.data)
-
-
 def reference(stages: int, micro_batches: int, steps: int = STEPS,
-              ties: Sequence[dict[int, str]] = ()) -> list[nn.Module]:
+              ties: Ties = ()) -> list[nn.Module]:
     """The rule written out, by one process: sums of gradients and of their squares, a tie's gradient whole."""
-    modules = model(stages)
-    for tie in ties:
-        _equal(modules, tie)
-    tied = [[modules[stage].get_parameter(name) for stage, name in tie.items()] for tie in ties]
+    modules = models(Tied, stages, ties)
+    tied = tied_in(modules, ties)
     whole = nn.Sequential(*modules)
     parameters = list(whole.parameters())
     first = [torch.zeros_like(p) for p in parameters]
@@ -115,11 +90,6 @@ def reference(stages: int, micro_batches: int, steps: int = STEPS,
     return modules
 
 
-def difference(one: nn.Module, other: nn.Module) -> float:
-    pairs = zip(one.named_parameters(), other.named_parameters(), strict=True)
-    return max(float((a - b).detach().abs().max()) for (_, a), (_, b) in pairs)
-
-
 def plans() -> dict[str, Plan]:
     return {
         "full": plan_of(baseline("1f1b", pipeline(chain(2)), 4)),
@@ -128,38 +98,25 @@ def plans() -> dict[str, Plan]:
     }
 
 
-def one_rank(split: bool, micro_batches: int = 4) -> Plan:
-    return plan_of(baseline("gpipe", pipeline([0, 0], split=(1, 1) if split else None), micro_batches))
-
-
-# -- the optimizer -----------------------------------------------------------------------------------------------------
-
-
 # -- one process -------------------------------------------------------------------------------------------------------
-
-
-def train_alone(plan: Plan, part: Training) -> None:
-    with single_rank(plan, 0, torch.device("cpu")) as session:
-        run_training(plan, session, part)
 
 
 @pytest.mark.parametrize("split", [False, True])
 def test_every_gradient_is_whole_when_it_is_folded(split: bool) -> None:
     plan = one_rank(split)
     part = training(plan, 0)
-    train_alone(plan, part)
-    for module, expected in zip(part.stages.values(), reference(2, 4), strict=True):
-        assert difference(module, expected) < 1e-12
-        assert all(p.grad is None for p in module.parameters())
+    alone(plan, part)
+    assert apart(part.stages, reference(2, 4)) < 1e-12
+    assert all(p.grad is None for module in part.stages.values() for p in module.parameters())
 
 
 def test_with_one_micro_batch_the_executor_trains_as_adam() -> None:
     plan = one_rank(split=True, micro_batches=1)
     ours, theirs = training(plan, 0, steps=5), training(plan, 0, steps=5)
     theirs.optimizer = torch.optim.Adam(list(nn.ModuleList(theirs.stages.values()).parameters()), RATE, BETAS)
-    train_alone(plan, ours)
-    train_alone(plan, theirs)
-    assert max(difference(ours.stages[s], theirs.stages[s]) for s in (0, 1)) < 1e-10
+    alone(plan, ours)
+    alone(plan, theirs)
+    assert apart(ours.stages, [theirs.stages[s] for s in (0, 1)]) < 1e-10
 
 
 @pytest.mark.parametrize("split", [False, True])
@@ -168,9 +125,8 @@ def test_parameters_of_several_stages_are_folded_once(split: bool) -> None:
     part = training(plan, 0, ties=ties)
     assert tied_parameters(part) == {part.stages[0].get_parameter("beside.weight"),
                                      part.stages[1].get_parameter("twice.weight")}
-    train_alone(plan, part)
-    for module, expected in zip(part.stages.values(), reference(2, 4, ties=ties), strict=True):
-        assert difference(module, expected) < 1e-12
+    alone(plan, part)
+    assert apart(part.stages, reference(2, 4, ties=ties)) < 1e-12
 
 
 @pytest.mark.parametrize("split", [False, True])
@@ -183,10 +139,9 @@ def test_masters_take_the_moments(split: bool) -> None:
     part.optimizer = AdamA(part.masters.parameters(), RATE, BETAS)
     part.inputs = lambda step, m: inputs(step, m).float()
     part.boundaries = [Boundary((BATCH, WIDTH))]
-    train_alone(plan, part)
+    alone(plan, part)
     part.masters.close()
-    for module, expected in zip(part.stages.values(), reference(2, 4), strict=True):
-        assert difference(module, expected) < 1e-4
+    assert apart(part.stages, reference(2, 4)) < 1e-4
     assert all(master.grad is None for master in part.masters.parameters())
 
 
@@ -224,7 +179,7 @@ class Watched(AdamA):
 @pytest.mark.parametrize("split", [False, True])
 def test_gradients_that_live_at_once_are_one_layers(split: bool) -> None:
     part = deep(Watched)
-    train_alone(one_rank(split), part)
+    alone(one_rank(split), part)
     assert isinstance(part.optimizer, Watched) and part.optimizer.most == LAYER
 
 
@@ -242,7 +197,7 @@ def test_clipping_is_refused_with_the_reason() -> None:
     part = training(plan, 0)
     part.clip_norm = 1.0
     with pytest.raises(SessionError, match=r"clip_norm is 1\.0, but AdamA cannot clip: the norm is known when"):
-        train_alone(plan, part)
+        alone(plan, part)
 
 
 @pytest.mark.parametrize(("optimizer", "said"), [
@@ -256,7 +211,7 @@ def test_an_optimizer_that_does_not_fit_is_refused_before_the_first_step(optimiz
     part = training(plan, 0)
     part.optimizer = optimizer
     with pytest.raises(SessionError, match=said):
-        train_alone(plan, part)
+        alone(plan, part)
 
 
 class Reentrant(nn.Module):
@@ -278,7 +233,7 @@ def test_a_gradient_that_comes_in_parts_is_refused() -> None:
     part = Training({0: nn.Sequential(nn.Linear(WIDTH, WIDTH).double(), module)}, [], inputs, targets, loss,
                     optimizer=AdamA(module.parameters()))
     with pytest.raises(SessionError, match="came in two parts in one backward"):
-        train_alone(plan, part)
+        alone(plan, part)
 
 
 # -- real ranks --------------------------------------------------------------------------------------------------------
@@ -286,35 +241,16 @@ def test_a_gradient_that_comes_in_parts_is_refused() -> None:
 
 @pytest.mark.slow
 def test_pipelines_and_replicas_are_one_process() -> None:
-    for case in ("pipelines", "replicas"):
-        ended = finished(2, "tests.runtime.train.test_accumulation", case)
-        for end in ended:
-            assert max(json.loads(end.output).values()) < 1e-12, end.output
+    for end in finished(2, "tests.runtime.train.test_accumulation"):
+        assert max(json.loads(end.output).values()) < 1e-12, end.output
 
 
-def pipelines() -> dict[str, float]:
-    found = {}
-    with join(PATIENCE) as session:
-        for name, plan in plans().items():
-            last = len(plan.stage_ranks or ()) - 1
-            for ties in ((), [{0: "beside.weight", last: "twice.weight"}]):
-                found[f"{name}, {len(ties)} ties"] = _error(plan, session, 4, ties)
-    return found
-
-
-def replicas() -> dict[str, float]:
-    """Two replicas with three micro-batches each are one with six."""
-    with join(PATIENCE, replicas=2) as session:
-        return {f"split {split}, {len(ties)} ties": _error(one_rank(split, 3), session, 6, ties)
-                for split in (False, True) for ties in ((), [{0: "beside.weight", 1: "twice.weight"}])}
-
-
-def _error(plan: Plan, session: Session, micro_batches: int, ties: Sequence[dict[int, str]]) -> float:
+def _error(plan: Plan, session: Session, micro_batches: int, ties: Ties) -> float:
     part = training(plan, session.rank, ties=ties)
     run_training(plan, session, part)
-    expected = reference(len(plan.stage_ranks or ()), micro_batches, ties=ties)
-    return max(difference(module, expected[s]) for s, module in part.stages.items())
+    return apart(part.stages, reference(len(plan.stage_ranks or ()), micro_batches, ties=ties))
 
 
 if __name__ == "__main__":
-    print(json.dumps({"pipelines": pipelines, "replicas": replicas}[sys.argv[1]]()))
+    print(json.dumps(errors_on_ranks(_error, plans(), lambda stages: (
+        (), [{0: "beside.weight", stages - 1: "twice.weight"}]))))

@@ -16,38 +16,27 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
 import weft
+from tests.support import chain, for_all, launch_forked, pipeline
 from tests.support.agreements import CPU, WIDTH, a_plan, layers, measured, sign, training_of
-from tests.support.builders import chain, pipeline
-from tests.support.examples import examples
 from tests.support.exported_models import MODELS, Tied
-from tests.support.ranks import launch_forked
 from weft.cli.main import main
+from weft.models import parse_spec, save_graph
 from weft.models.candidates.build import candidates
-from weft.models.graph.operator_files import save_graph
-from weft.models.spec.spec import parse_spec
+from weft.runtime import Boundary, MeasuredStages, Ports, SessionError, Training, measured_problem
 from weft.runtime.checkpoint.signature import SignatureError, signed
-from weft.runtime.interface.training import Boundary, Ports, Training
 from weft.runtime.measure.measure_stages import measure_stages, measured_ties
-from weft.runtime.measure.stage_costs import (
-    MeasuredStages,
-    measured_problem,
-    stage_costs_from_json,
-    stage_costs_to_json,
-)
+from weft.runtime.measure.stage_costs import stage_costs_from_json, stage_costs_to_json
 from weft.runtime.plan.plan import Plan, load_plan, plan_from_json, plan_of, plan_to_json, save_plan
-from weft.runtime.ranks.session import SessionError
 from weft.runtime.replay.replay import replay_single_rank
 from weft.runtime.train.agreement import Allowed, differences, facts_of, require_allowed
-from weft.solver.baselines import baseline
+from weft.solver import Problem, baseline
 from weft.solver.io.entries import FormatError
 from weft.solver.io.problem_files import problem_from_json, problem_to_json
 from weft.solver.model_facts import ModelFacts, StageFacts
-from weft.solver.problem import Problem
 
 # -- another model -----------------------------------------------------------------------------------------------------
 
@@ -65,8 +54,8 @@ def test_another_cut_than_the_plan_s_is_refused() -> None:
         require_allowed(plan, facts, None, told.append)
 
 
-@settings(max_examples=examples(int(os.environ.get("WEFT_CUTS", "60"))))
-@given(st.lists(st.integers(1, 3), min_size=2, max_size=7), st.data())
+@for_all(st.lists(st.integers(1, 3), min_size=2, max_size=7), st.data(),
+         tries=int(os.environ.get("WEFT_CUTS", "60")))
 def test_only_the_stages_that_were_planned_are_accepted(sizes: list[int], data: st.DataObject) -> None:
     """Layers of several widths, cut at random: nothing is said if and only if each stage has what it was planned with
     (a cut elsewhere may put as many parameters into each)."""

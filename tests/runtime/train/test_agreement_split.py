@@ -9,12 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from tests.support.agreements import CPU, WIDTH, a_plan, sign, training_of
+from weft.runtime import measure_stages, measured_problem, plan_of
 from weft.runtime.checkpoint.signature import SignatureError
-from weft.runtime.measure.measure_stages import measure_stages
-from weft.runtime.measure.stage_costs import (
-    measured_problem,
-)
-from weft.runtime.plan.plan import plan_of
 from weft.runtime.train.agreement import Allowed
 from weft.solver.baselines import baseline
 

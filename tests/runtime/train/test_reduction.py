@@ -11,12 +11,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from tests.support.builders import pipeline
-from weft.runtime.interface.precision import MasterWeights
-from weft.runtime.interface.training import Training
-from weft.runtime.plan.plan import Plan, plan_of
+from weft.runtime import MasterWeights, Plan, Session, SessionError, Training, plan_of, sharded
 from weft.runtime.plan.program import Reduce
-from weft.runtime.ranks.session import Session, SessionError
-from weft.runtime.train.parallel import sharded
 from weft.runtime.train.reduction import Reduction
 from weft.solver.baselines import baseline
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from weft.runtime.interface.training import Training
-from weft.runtime.ranks.session import SessionError
+from weft.runtime import SessionError, Training
 from weft.runtime.train.tied_parameters import HeldTies, holding, shared_stages
 
 

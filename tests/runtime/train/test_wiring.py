@@ -10,10 +10,8 @@ import torch
 
 from tests.runtime.plan.test_stage_graph import problem
 from tests.support.training_graphs import graph_problem
-from weft.runtime.interface.training import Boundary, Ports, Training
+from weft.runtime import Boundary, Ports, SessionError, StageGraph, Training
 from weft.runtime.plan.program import StageWork
-from weft.runtime.plan.stage_graph import StageGraph
-from weft.runtime.ranks.session import SessionError
 from weft.runtime.train.wiring import Wiring
 from weft.solver.problem import BlockKind, Problem
 

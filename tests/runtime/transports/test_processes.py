@@ -15,9 +15,8 @@ from unittest import mock
 
 import pytest
 
-from tests.support.builders import any_order, pipeline
+from tests.support import PATIENCE, any_order, finished, pipeline
 from tests.support.mixed_shapes import Mixed
-from tests.support.ranks import PATIENCE, finished
 from tests.support.threads import Tracer, expected
 from weft.runtime.execute.executor import Executor
 from weft.runtime.plan.plan import Plan, load_plan, plan_of, save_plan

@@ -8,17 +8,13 @@ import pytest
 import torch
 
 from tests.runtime.transports.test_processes import random_plan
-from tests.support.builders import chain, pipeline
-from tests.support.lane_problems import laned_schedule
+from tests.support import chain, finished, laned_schedule, pipeline
 from tests.support.mixed_shapes import Mixed
-from tests.support.ranks import finished
 from tests.support.threads import Tracer, expected, run_in_threads
 from tests.support.unknown_ranks import RANKS, STEPS, TRANSPORTS
+from weft.runtime import Boundary, SessionError, plan_of
 from weft.runtime.execute.executor import Executor, Parcel
-from weft.runtime.interface.training import Boundary
-from weft.runtime.plan.plan import plan_of
 from weft.runtime.plan.program import ProgramError, StageWork, Work
-from weft.runtime.ranks.session import SessionError
 from weft.runtime.train.worker import StageWorker
 from weft.solver.baselines import baseline
 

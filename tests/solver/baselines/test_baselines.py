@@ -10,15 +10,12 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.builders import chain, loop, pipeline, v
-from tests.support.loading import loaded_after
+from tests.support import chain, loaded_after, loop, pipeline, v, valid
+from weft.solver import Schedule, time_orders, validate, violations
 from weft.solver.baselines import BASELINES, NotApplicable, baseline, steady_period
 from weft.solver.baselines.lib import sequential
 from weft.solver.baselines.lib.amounts import Amounts
-from weft.solver.judge.validate import validate, violations
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Number, Problem
-from weft.solver.schedule import Schedule
-from weft.solver.timing import time_orders
 
 SIZES = [(p, m) for p in (1, 2, 3, 4, 8) for m in (1, 2, p, 2 * p, 2 * p + 1, 4 * p, 32)]
 TIMES = [(1, 1, 1), (2, 2, 1), (3, 2, 2), (5, 4, 3)]
@@ -192,14 +189,12 @@ def test_greedy_ties_with_1f1b_where_that_is_best() -> None:
 
 
 def test_greedy_uses_half_the_memory_when_there_is_no_more() -> None:
-    schedule = baseline("greedy", pipeline(v(4), split=(1, 1), memory=4), 16)
-    validate(schedule)
+    schedule = valid(baseline("greedy", pipeline(v(4), split=(1, 1), memory=4), 16))
     assert schedule.makespan < 16 * 18 / 2  # one at a time takes 17 or 18 each
 
 
 def test_greedy_with_many_micro_batches_tries_its_settings_on_few() -> None:
-    schedule = baseline("greedy", pipeline(chain(4), memory=4), 500)
-    validate(schedule)
+    schedule = valid(baseline("greedy", pipeline(chain(4), memory=4), 500))
     assert schedule.makespan == 500 * 3 + 9
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.builders import both_ways, loop, v, waves
-from weft.solver.baselines import baseline
-from weft.solver.judge.validate import validate
-from weft.solver.problem import Problem
+from weft.solver import Problem, baseline, validate
 
 
 def idle(problem: Problem, m: int) -> float:

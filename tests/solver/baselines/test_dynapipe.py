@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.builders import chain, loop, pipeline, v
-from weft.solver.baselines import baseline
-from weft.solver.judge.validate import validate
+from weft.solver import baseline, validate
 
 
 @pytest.mark.parametrize("p", [2, 4, 8])

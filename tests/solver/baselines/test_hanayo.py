@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.builders import pipeline, waves
+from tests.support.builders import pipeline, valid, waves
 from weft.solver.baselines import baseline
-from weft.solver.judge.validate import validate
 
 
 def ways(p: int, count: int) -> list[int]:
@@ -36,8 +35,7 @@ def test_weight_gradients_fill_what_would_be_idle(count: int) -> None:
 def test_fewer_in_flight_where_memory_is_short(split: tuple[int, int] | None) -> None:
     spans = []
     for cap in (16, 12, 8, 4):
-        schedule = baseline("hanayo", pipeline(ways(4, 4), split=split, memory=cap), 9)
-        validate(schedule)
+        schedule = valid(baseline("hanayo", pipeline(ways(4, 4), split=split, memory=cap), 9))
         spans.append(schedule.makespan)
     assert spans == sorted(spans)
 

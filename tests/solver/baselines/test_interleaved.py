@@ -9,13 +9,10 @@ import itertools
 
 import pytest
 
-from tests.support.builders import loop, pipeline
-from tests.support.examples import slow
-from weft.solver.baselines import baseline
+from tests.support import loop, pipeline, slow, valid
+from weft.solver import baseline, time_orders
 from weft.solver.baselines.lib.alternating import TurnRule, groupings
-from weft.solver.judge.validate import validate
 from weft.solver.pipeline import Pipeline
-from weft.solver.timing import time_orders
 
 
 def idle(devices: int, chunks: int, micro_batches: int, name: str, times: tuple[int, int, int]) -> set[float]:
@@ -62,8 +59,7 @@ def test_smaller_groups_where_memory_is_short(cap: int, whole: int, put_off: int
     one takes four."""
     problem = pipeline(loop(8), split=(1, 1), memory=cap)
     for name, makespan in (("interleaved", whole), ("interleaved-zb", put_off)):
-        schedule = baseline(name, problem, 16)
-        validate(schedule)
+        schedule = valid(baseline(name, problem, 16))
         assert schedule.makespan <= makespan
 
 
@@ -79,6 +75,5 @@ def test_weight_gradients_put_off(p: int, v: int, m: int, times: tuple[int, int,
 @pytest.mark.parametrize(("memory", "m"), [(23, 997), slow(None, 997), slow(12, 997), slow(None, 1000), slow(23, 1000),
                                            slow(12, 1000)])
 def test_long_runs_are_judged_by_short_ones(memory: int | None, m: int) -> None:
-    schedule = baseline("interleaved", pipeline(loop(8), split=(2, 2), forward=2, memory=memory), m)
-    validate(schedule)
+    schedule = valid(baseline("interleaved", pipeline(loop(8), split=(2, 2), forward=2, memory=memory), m))
     assert schedule.makespan <= (12 * m + 7 * 6) * (1.1 if memory == 12 else 1)

@@ -10,14 +10,11 @@ from typing import Any
 import pytest
 
 from tests.solver.baselines.test_baselines import TIMES, idle, idle_in_span
-from tests.support.builders import both_ways, chain, in_chunks, loop, pipeline, v, waves
+from tests.support.builders import both_ways, chain, in_chunks, loop, pipeline, v, valid, waves
 from tests.support.tessel_shapes import shape
-from weft.solver.baselines import BASELINES, NotApplicable, baseline
+from weft.solver import BASELINES, BlockKind, NotApplicable, Problem, Schedule, baseline, validate
 from weft.solver.baselines.lib.at_once import at_once
 from weft.solver.baselines.one_f_one_b import orders_within_memory
-from weft.solver.judge.validate import validate
-from weft.solver.problem import BlockKind, Problem
-from weft.solver.schedule import Schedule
 from weft.solver.timing import Orders, time_orders
 
 # -- ZB-H2 -------------------------------------------------------------------------------------------------------
@@ -293,8 +290,7 @@ def test_1f1b_holds_no_more_than_there_is_room_for(p: int, times: dict[str, Any]
     for memory in range(3, 3 * p + 1, 3):
         problem = pipeline(chain(p), activation=3, memory=memory, **times)
         rows = orders_within_memory(problem, 2 * p)
-        schedule = Schedule(problem, 2 * p, time_orders(problem, 2 * p, rows), 0.0)
-        validate(schedule)
+        schedule = valid(Schedule(problem, 2 * p, time_orders(problem, 2 * p, rows), 0.0))
         assert max(schedule.peak_memory) == memory
         made.append(schedule.makespan)
     assert made[(p - 1) // 2] <= 1.75 * made[-1]

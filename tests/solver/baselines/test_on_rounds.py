@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
 
-from tests.support.builders import chain, pipeline
+from tests.support import chain, for_all, pipeline, wide_runs
 from tests.support.class_runs import pipeline_of_lengths
-from tests.support.examples import examples
-from tests.support.wide_problems import wide_runs
-from weft.solver.baselines import BASELINES, NotApplicable, baseline
+from weft.solver import BASELINES, NotApplicable, baseline, validate, violations
 from weft.solver.baselines.on_rounds import baseline_on_rounds, best_on_rounds, known_on_rounds, stand_ins
-from weft.solver.judge.validate import validate, violations
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.wide.block import WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
@@ -98,8 +94,7 @@ def test_what_no_known_schedule_is_for_says_so() -> None:
         baseline_on_rounds("zb", Rounds(wide, run))
 
 
-@given(wide_runs(choices=False, classes=True, jobs=True))
-@settings(max_examples=examples(25))
+@for_all(wide_runs(choices=False, classes=True, jobs=True), tries=25)
 def test_of_any_run_what_is_made_is_a_schedule(drawn: tuple[WideProblem, Run]) -> None:
     wide, run = drawn
     rounds = Rounds(wide, run)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weft.solver.baselines import NotApplicable, baseline
-from weft.solver.judge.validate import violations
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
+from weft.solver import Block, BlockKind, Dependency, Device, NotApplicable, Problem, baseline, violations
 
 
 def recycled(p: int, passes: int, *, forward: float = 1, backward: float = 2, split: bool = False,

@@ -8,10 +8,8 @@ from dataclasses import replace
 import pytest
 
 from tests.support.builders import chain, in_chunks, loop, pipeline
-from weft.solver.baselines import NotApplicable, baseline
+from weft.solver import BlockKind, Dependency, NotApplicable, Problem, baseline, validate
 from weft.solver.baselines.seq1f1b import SequencePipeline
-from weft.solver.judge.validate import validate
-from weft.solver.problem import BlockKind, Dependency, Problem
 
 
 def names(problem: Problem) -> list[list[list[str]]]:

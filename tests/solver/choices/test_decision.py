@@ -6,25 +6,20 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume
 from hypothesis import strategies as st
 
+from tests.support import drawn_run, drawn_wide, for_all, keep_or_recompute, slow
 from tests.support.alternatives import drawn_alternatives, least_over
 from tests.support.class_runs import any_orders, best_of_orders, drawn_pipeline
-from tests.support.examples import examples, slow
-from tests.support.wide_problems import drawn_run, drawn_wide, keep_or_recompute
+from weft.solver import BlockKind, Budget, Device, Infeasible, Schedule, validate
 from weft.solver.choices.decision import Leaves, Taken, carried, scheduled
 from weft.solver.choices.node import ChoiceNode
 from weft.solver.choices.partial import Partial
 from weft.solver.choices.sequences.node import Roots, SequenceNode, SequenceProblem
 from weft.solver.choices.sequences.partial import any_sequences
-from weft.solver.cpsat.budget import Budget
-from weft.solver.feasibility.infeasible import Infeasible
 from weft.solver.judge.choice_rules import violations_of_choice
-from weft.solver.judge.validate import validate
 from weft.solver.orders.climb import Climb, Decided
-from weft.solver.problem import BlockKind, Device
-from weft.solver.schedule import Schedule
 from weft.solver.step.search import Search, solve
 from weft.solver.wide.block import WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
@@ -69,8 +64,7 @@ def test_it_ends_at_the_best_of_all_options(seed: int) -> None:
 
 
 @pytest.mark.random
-@given(st.integers(0, 10**6), st.sampled_from(["choices", "classes", "jobs", "lanes"]), st.booleans())
-@settings(max_examples=examples(25))
+@for_all(st.integers(0, 10**6), st.sampled_from(["choices", "classes", "jobs", "lanes"]), st.booleans(), tries=25)
 def test_what_leaves_it_is_judged_and_of_the_assignment_it_says(seed: int, also: str, alternatives: bool) -> None:
     if alternatives:
         problem = drawn_alternatives(seed, classes=also == "classes", jobs=also == "jobs", lanes=also == "lanes")

@@ -6,18 +6,14 @@ from itertools import pairwise
 from math import isinf
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume
 from hypothesis import strategies as st
 
+from tests.support import drawn_run, for_all, keep_or_recompute, valid, wide_runs
 from tests.support.alternatives import drawn_alternatives, least_over
-from tests.support.examples import examples
-from tests.support.wide_problems import drawn_run, keep_or_recompute, wide_runs
+from weft.solver import BlockKind, Device, Infeasible, NoneFound, ProblemError, Schedule, solve
 from weft.solver.choices.solve import solve_wide
 from weft.solver.judge.choice_rules import violations_of_choice
-from weft.solver.judge.validate import validate
-from weft.solver.problem import BlockKind, Device, ProblemError
-from weft.solver.schedule import Schedule
-from weft.solver.step.search import Infeasible, NoneFound, solve
 from weft.solver.wide.block import WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Run
@@ -30,8 +26,7 @@ def _assert_best(problem: WideProblem, run: Run, objective: str = "makespan") ->
             solve_wide(problem, run, objective=objective, effort=20.0)
         assert not isinstance(refusal.value, NoneFound)
         return
-    found = solve_wide(problem, run, objective=objective, effort=20.0)
-    validate(found)
+    found = valid(solve_wide(problem, run, objective=objective, effort=20.0))
     assert not violations_of_choice(found, problem)
     assert found.value == pytest.approx(best) == found.value_bound
     _assert_options(found, problem, run)
@@ -53,14 +48,12 @@ def _assert_options(found: Schedule, problem: WideProblem, run: Run) -> None:
         assert row["makespan"] is None or row["makespan"] >= best * (1 - 1e-9)
 
 
-@settings(max_examples=examples(20))
-@given(wide_runs())
+@for_all(wide_runs(), tries=20)
 def test_it_is_brute_force(drawn: tuple[WideProblem, Run]) -> None:
     _assert_best(*drawn)
 
 
-@settings(max_examples=examples(12))
-@given(st.integers(0, 10**6), st.sampled_from(["plain", "classes", "jobs", "lanes"]))
+@for_all(st.integers(0, 10**6), st.sampled_from(["plain", "classes", "jobs", "lanes"]), tries=12)
 def test_it_is_brute_force_on_all_kinds_of_options(seed: int, kind: str) -> None:
     problem = drawn_alternatives(seed, classes=kind == "classes", jobs=kind == "jobs", lanes=kind == "lanes")
     run = drawn_run(problem, seed)
@@ -78,8 +71,7 @@ def test_spans(seed: int) -> None:
 def test_rates(seed: int) -> None:
     problem = keep_or_recompute(seed)
     run = Run.of(problem, 12)
-    found = solve_wide(problem, run, objective="rate", effort=10.0)
-    validate(found)
+    found = valid(solve_wide(problem, run, objective="rate", effort=10.0))
     best = min(solve(problem.under(options).plain(), 12, objective="rate", effort=10.0).value
                for options in problem.assignments)
     assert found.value_bound <= best * (1 + 1e-9) and found.value == pytest.approx(best)

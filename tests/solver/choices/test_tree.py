@@ -6,13 +6,12 @@ import pytest
 
 from tests.support.alternatives import least_over
 from tests.support.wide_problems import keep_or_recompute
+from weft.solver import Budget, Progress
 from weft.solver.choices.decision import Taken
 from weft.solver.choices.node import ChoiceNode
 from weft.solver.choices.partial import Partial
 from weft.solver.choices.tree import Tree
-from weft.solver.cpsat.budget import Budget
 from weft.solver.portfolio import Candidate
-from weft.solver.step.search import Progress
 from weft.solver.wide.run import Run
 
 

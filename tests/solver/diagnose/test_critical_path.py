@@ -8,29 +8,20 @@ from fractions import Fraction
 from itertools import pairwise
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume
 
-from tests.support.builders import chain, pipeline
-from tests.support.examples import examples
+from tests.support import chain, for_all, pipeline, shape, valid
 from tests.support.strategies import Case, cases, schedules
-from tests.support.tessel_shapes import shape
-from weft.solver.cpsat.budget import Budget
+from weft.solver import Budget, Operation, Repetend, Schedule, solve, time_orders, validate, violations
 from weft.solver.diagnose.bubbles import idle_times
 from weft.solver.diagnose.critical_cycle import critical_cycle
 from weft.solver.diagnose.critical_path import CriticalPath, critical_path
-from weft.solver.judge.validate import validate, violations
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.periodic import repeat
 from weft.solver.period.search import find_period
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
 from weft.solver.relations.min_dist import takes_before_giving
-from weft.solver.schedule import Operation, Repetend, Schedule
-from weft.solver.step.search import solve
 from weft.solver.ticks import TickProblem
-from weft.solver.timing import time_orders
-
-SOME = settings(max_examples=examples(60))
-FEW = settings(max_examples=examples(25))
 
 Rows = list[list[tuple[int, int]]]
 
@@ -54,8 +45,7 @@ def told(path: CriticalPath) -> list[tuple[str, int, str]]:
 # -- the critical path ---------------------------------------------------------------------------------------------
 
 
-@SOME
-@given(schedules())
+@for_all(schedules(), tries=60)
 def test_the_path_fills_all_time_from_0_to_the_makespan(schedule: Schedule) -> None:
     path = critical_path(schedule)
     assert path.length == pytest.approx(schedule.makespan)
@@ -68,8 +58,7 @@ def test_the_path_fills_all_time_from_0_to_the_makespan(schedule: Schedule) -> N
     assert not any(step.kind == "wait" for step in path.steps)  # everything starts as early as its order allows
 
 
-@SOME
-@given(schedules())
+@for_all(schedules(), tries=60)
 def test_a_longer_block_on_the_path_makes_the_same_order_longer(schedule: Schedule) -> None:
     path = critical_path(schedule)
     longer = max((step for step in path.steps if step.kind == "operation"), key=lambda step: step.length)
@@ -81,8 +70,7 @@ def test_a_longer_block_on_the_path_makes_the_same_order_longer(schedule: Schedu
     assert changed.makespan >= schedule.makespan + times - 1e-9 * changed.makespan
 
 
-@SOME
-@given(schedules())
+@for_all(schedules(), tries=60)
 def test_an_order_forced_by_memory_cannot_be_exchanged(schedule: Schedule) -> None:
     forced = [step for step in critical_path(schedule).steps if step.reason == "memory"]
     for step in forced[:3]:
@@ -118,8 +106,7 @@ def test_time_in_which_nothing_holds_an_operation_is_a_wait() -> None:
 # -- idle time -------------------------------------------------------------------------------------------------------
 
 
-@SOME
-@given(schedules())
+@for_all(schedules(), tries=60)
 def test_gaps_are_exactly_the_time_no_operation_runs(schedule: Schedule) -> None:
     for entry, row in zip(idle_times(schedule), schedule.device_orders, strict=True):
         pieces = sorted([(o.start, o.end) for o in row] + [(gap.start, gap.end) for gap in entry.gaps])
@@ -131,8 +118,7 @@ def test_gaps_are_exactly_the_time_no_operation_runs(schedule: Schedule) -> None
         assert entry.busy + entry.total == pytest.approx(schedule.makespan)
 
 
-@SOME
-@given(schedules())
+@for_all(schedules(), tries=60)
 def test_work_kept_waiting_by_memory_does_not_fit_and_by_the_order_does(schedule: Schedule) -> None:
     """Move what was ready to the front of the gap: the judge finds too little memory, or no fault at all."""
     problem, n = schedule.problem, schedule.micro_batches
@@ -174,8 +160,7 @@ def test_a_block_on_two_devices_waits_for_the_other_one(after: tuple[Dependency,
 # -- the critical cycle ------------------------------------------------------------------------------------------------
 
 
-@FEW
-@given(cases(whole=True, balanced=True, max_micro_batches=1))
+@for_all(cases(whole=True, balanced=True, max_micro_batches=1), tries=25)
 def test_the_cycle_of_a_periodic_schedule_is_its_period(case: Case) -> None:
     instance = TickProblem.of(case.problem)
     assume(instance.balanced and takes_before_giving(instance))
@@ -229,9 +214,8 @@ def test_memory_that_another_lane_gives_back_closes_a_cycle() -> None:
         Block("F", BlockKind.FORWARD, (0,), 1, (1,)),
         Block("O", BlockKind.OTHER, (1,), 2, (-1,), after=(Dependency("F"),))))
     operations = [Operation(b, m, 3 * m + b, 3 * m + 1 + 2 * b) for m in range(6) for b in (0, 1)]
-    schedule = Schedule(problem, 6, tuple(operations), 18.0, period=3.0, period_bound=3.0,
-                        repetend=Repetend(first=0, count=6))
-    validate(schedule)
+    schedule = valid(Schedule(problem, 6, tuple(operations), 18.0, period=3.0, period_bound=3.0,
+                              repetend=Repetend(first=0, count=6)))
     cycle = critical_cycle(schedule)
     assert cycle is not None and cycle.period == 3 and cycle.device is None
     assert sorted((wait.source, wait.target, wait.reason, wait.height, wait.device) for wait in cycle.waits) == [

@@ -10,27 +10,20 @@ import pytest
 import weft
 from tests.oracles.generated import Drawn, drawn
 from tests.oracles.whole import fits
-from tests.support.builders import pipeline, v
-from tests.support.paths import REPROS
+from tests.support import REPROS, pipeline, refusal, shows, v
 from weft.app.lib.case import Case, CasePlacement
-from weft.app.lib.options import SearchOptions
 from weft.app.solving.solve import solve_case
-from weft.cli.main import main
+from weft.solver import Budget, Schedule, load_problem, save_problem, time_orders, validate
 from weft.solver.baselines.lib import sequential
 from weft.solver.bounds.load import load_bound
-from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility import infeasible, memory_order
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound, require_room
 from weft.solver.feasibility.memory_order import PlaceModel, device_rows, find_room
-from weft.solver.io.problem_files import load_problem, save_problem
-from weft.solver.judge.validate import validate
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.problem import Block, BlockKind, Device, Problem
-from weft.solver.schedule import Schedule
 from weft.solver.step.phases import first_schedule
 from weft.solver.step.search import Search, solve
 from weft.solver.ticks import TickProblem
-from weft.solver.timing import time_orders
 
 
 def repro(name: str) -> Problem:
@@ -171,15 +164,14 @@ def undecided(monkeypatch: pytest.MonkeyPatch) -> Problem:
     return repro("gives-before-it-takes")
 
 
-def test_nothing_is_called_impossible_without_a_proof(undecided: Problem, tmp_path: Path,
-                                                      capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_called_impossible_without_a_proof(undecided: Problem, tmp_path: Path) -> None:
     with pytest.raises(NoneFound, match="not proven that there is none; give it more time or memory"):
         solve(undecided, 2, effort=1)
     save_problem(undecided, tmp_path / "problem.json")
-    assert main(["solve", str(tmp_path / "problem.json"), "-n", "2", "--effort", "1", "--quiet"]) == 1
-    assert "was found within the limit" in capsys.readouterr().err
-    assert main(["explain", str(tmp_path / "problem.json"), "-n", "2", "--effort", "1", "--quiet", "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["refusal"]["proven"] is False
+    said = refusal("solve", tmp_path / "problem.json", "-n", "2", "--effort", "1", "--quiet", status=1)
+    assert "was found within the limit" in said
+    told = shows("explain", tmp_path / "problem.json", "-n", "2", "--effort", "1", "--quiet", "--json", status=1)
+    assert json.loads(told)["refusal"]["proven"] is False
     with pytest.raises(NoneFound):
         weft.latency(undecided, period=100, effort=1)
 
@@ -203,7 +195,7 @@ def test_a_placement_that_stays_open_is_not_ruled_out(monkeypatch: pytest.Monkey
     placements = tuple(CasePlacement(f"p{i}", problem, {"placement": f"p{i}"})
                        for i, problem in enumerate((hopeless, unknown)))
     with pytest.raises(NoneFound):
-        solve_case(Case("two", placements, 2), SearchOptions(effort=1))
+        solve_case(Case("two", placements, 2), weft.SearchOptions(effort=1))
     easy = CasePlacement("p2", pipeline(v(2), memory=8), {"placement": "p2"})
-    schedule = solve_case(Case("three", (*placements, easy), 2), SearchOptions(effort=1))
+    schedule = solve_case(Case("three", (*placements, easy), 2), weft.SearchOptions(effort=1))
     assert schedule.solver["bound_over_placements"] <= load_bound(unknown, 2) * (1 + 1e-6)

@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.builders import chain, pipeline
-from weft.solver.baselines import baseline
+from tests.support import chain, pipeline, written
+from weft.solver import Device, baseline
 from weft.solver.io.entries import FormatError, read_json
 from weft.solver.io.problem_files import load_problem, problem_from_json, problem_to_json, save_problem
 from weft.solver.io.schedule_files import load_schedule, save_schedule, schedule_from_json, schedule_to_json
 from weft.solver.io.writing import write_atomically
-from weft.solver.problem import Device
 
 PROBLEM: dict[str, Any] = {
     "format": "weft.problem/1", "name": "small", "time_unit": "ms", "memory_unit": "GiB",
@@ -277,16 +276,14 @@ def test_saved_is_loaded(tmp_path: Path) -> None:
 
 
 def test_writing_replaces_the_whole_file(tmp_path: Path) -> None:
-    path = tmp_path / "out.txt"
-    path.write_text("a long text that was there before")
+    path = written(tmp_path / "out.txt", "a long text that was there before")
     write_atomically(path, "new")
     assert path.read_text() == "new"
     assert os.listdir(tmp_path) == ["out.txt"]
 
 
 def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "schedule.json"
-    path.write_text("old")
+    path = written(tmp_path / "schedule.json", "old")
 
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")

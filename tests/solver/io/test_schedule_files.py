@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 
-from weft.cli.main import main
+from tests.support.commands import ran, shows
+from weft.solver import BlockKind, Device, Schedule, time_orders
 from weft.solver.io.entries import FormatError
 from weft.solver.io.schedule_files import schedule_from_json, schedule_to_json
-from weft.solver.problem import BlockKind, Device
-from weft.solver.schedule import Schedule
-from weft.solver.timing import time_orders
 from weft.solver.wide.block import WideBlock
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Rounds, Run
@@ -91,20 +89,18 @@ def test_what_is_wrong_is_said_in_a_sentence(damage: Callable[[dict[str, Any]], 
     (lambda v: v["solver"]["options"][1].update(taken=True),
      "solver: options is a list that has 'x', 'y' as the option taken of 'how', and choices has 'x'"),
 ])
-def test_check_says_what_is_false(damage: Callable[[dict[str, Any]], object], fault: str, tmp_path: Path,
-                                  capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_says_what_is_false(damage: Callable[[dict[str, Any]], object], fault: str, tmp_path: Path) -> None:
     value = written()
     damage(value)
     (tmp_path / "s.json").write_text(json.dumps(value))
-    assert main(["check", str(tmp_path / "s.json")]) == 1
-    printed = capsys.readouterr()
+    printed = ran("check", tmp_path / "s.json")
+    assert printed.status == 1
     assert fault in printed.out and "Traceback" not in printed.out + printed.err
 
 
-def test_what_cannot_be_checked_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_checked_is_listed(tmp_path: Path) -> None:
     (tmp_path / "s.json").write_text(json.dumps(written()))
-    assert main(["check", str(tmp_path / "s.json"), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(shows("check", tmp_path / "s.json", "--json"))
     reasons = {entry["claim"]: entry["reason"] for entry in found["not_checked"]}
     assert reasons["choices"] == reasons["solver.options"] == "the other options are not in the file"
     assert {"operations", "makespan", "peak_memory", "status"} <= {*found["verified"]}

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
 
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from tests.support.wide_problems import keep_or_recompute, wide_problems
 from weft.solver.io.entries import FormatError
 from weft.solver.io.problem_files import any_problem_from_json, load_any_problem, problem_to_json
@@ -18,8 +17,7 @@ from weft.solver.problem import Problem
 from weft.solver.wide.problem import WideProblem
 
 
-@given(wide_problems(classes=True))
-@settings(max_examples=examples(30))
+@for_all(wide_problems(classes=True), tries=30)
 def test_what_is_written_is_read(problem: WideProblem) -> None:
     assert any_problem_from_json(json.loads(json.dumps(problem_to_json(problem)))) == problem
 

@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
+from weft.solver import BlockKind, Device, Schedule, time_orders
 from weft.solver.baselines.rivals.greedy import orders
 from weft.solver.judge.choice_rules import violations_of_choice
-from weft.solver.problem import BlockKind, Device
-from weft.solver.schedule import Schedule
-from weft.solver.timing import time_orders
 from weft.solver.wide.block import WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Rounds, Run

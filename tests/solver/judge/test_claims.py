@@ -9,17 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.builders import chain, pipeline
-from tests.support.paths import DATA
+from tests.support import DATA, chain, pipeline, shows
 from weft.app.lib.judged import verdict
-from weft.cli.main import main
+from weft.solver import Repetend, Schedule, solve, unroll
 from weft.solver.io.entries import FormatError
 from weft.solver.io.schedule_files import load_schedule, save_schedule, schedule_from_json, schedule_to_json
 from weft.solver.judge.claims import judge_claims
 from weft.solver.judge.validate import statements, violations
-from weft.solver.schedule import Repetend, Schedule
-from weft.solver.step.search import solve
-from weft.solver.step.stretch import unroll
 
 
 @pytest.fixture(scope="module")
@@ -35,30 +31,25 @@ def steady() -> Schedule:
     ("high", "period is 5.05000005 ms, but the repetend takes 3.3666667 ms per micro-batch when it is repeated"),
     ("low", "period is 2 ms, but the repetend takes 4 ms per micro-batch when it is repeated"),
 ])
-def test_a_false_period_is_refused(name: str, fault: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_false_period_is_refused(name: str, fault: str) -> None:
     path = DATA / f"false-period-{name}.json"
     assert violations(load_schedule(path)) == [fault]
-    assert main(["check", str(path)]) == 1
-    assert fault in capsys.readouterr().out
-    assert main(["check", str(path), "--json"]) == 1
-    found = json.loads(capsys.readouterr().out)
+    assert fault in shows("check", path, status=1)
+    found = json.loads(shows("check", path, "--json", status=1))
     assert not found["valid"]
     assert found["faults"][0] == fault
     assert found["verified"] == found["not_checked"] == []
 
 
 def test_what_is_verified_and_what_is_not_is_listed(steady: Schedule, tmp_path: Path,
-                                                    capsys: pytest.CaptureFixture[str],
                                                     monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     save_schedule(steady, tmp_path / "s.json")
-    assert main(["check", str(tmp_path / "s.json")]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = shows("check", tmp_path / "s.json").splitlines()
     assert ("verified  operations, makespan_bound, repetend.first, repetend.count, repetend.micro_batches, "
             "period_bound, period,") in lines
     assert any(line.startswith("unchecked solver.name, solver.seconds") for line in lines)
-    assert main(["check", str(tmp_path / "s.json"), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(shows("check", tmp_path / "s.json", "--json"))
     assert found["valid"]
     assert found["faults"] == []
     assert {"period", "peak_memory"} < set(found["verified"])

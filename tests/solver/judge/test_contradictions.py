@@ -15,9 +15,8 @@ import weft
 from tests.support.alternatives import drawn_alternatives
 from tests.support.cut_specs import drawn_spec
 from weft.app.lib.judged import verdict
-from weft.solver.feasibility.infeasible import Infeasible
+from weft.solver import Infeasible, Schedule
 from weft.solver.io.schedule_files import schedule_from_json, schedule_to_json
-from weft.solver.schedule import Schedule
 
 _BELOW, _ABOVE = 0.5, 2.0
 

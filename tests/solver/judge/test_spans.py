@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from tests.support.builders import chain, pipeline
+from weft.solver import Block, BlockKind, Dependency, Device, Link, Operation, Problem, Schedule
 from weft.solver.io.entries import FormatError
 from weft.solver.io.schedule_files import schedule_from_json, schedule_to_json
 from weft.solver.judge.claims import judge_claims
 from weft.solver.judge.spans import least_span, span_of
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
-from weft.solver.schedule import Operation, Schedule
 
 #: Two devices in a row, joined by a link that takes 3 for a transfer.
 JOINED = Problem("joined", (Device("a"), Device("b")), (

@@ -7,10 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from weft.solver.judge.validate import violations
+from weft.solver import BlockKind, Dependency, Device, Link, Operation, Schedule, violations
 from weft.solver.judge.wide_rules import wide_operations
-from weft.solver.problem import BlockKind, Dependency, Device, Link
-from weft.solver.schedule import Operation, Schedule
 from weft.solver.wide.block import WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Rounds, Run

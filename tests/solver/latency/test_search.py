@@ -7,16 +7,11 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
 
 from tests.oracles.brute import least_latency_on_grid
-from tests.support.builders import chain, judged, loop, pipeline, v
-from tests.support.examples import examples
+from tests.support import chain, for_all, judged, loop, pipeline, shape, v
 from tests.support.strategies import problems
-from tests.support.tessel_shapes import shape
-from weft.solver.cpsat.budget import Budget
-from weft.solver.feasibility.infeasible import Infeasible
-from weft.solver.judge.validate import validate
+from weft.solver import Budget, Infeasible, validate
 from weft.solver.latency.search import (
     FixedHeights,
     LatencySearch,
@@ -25,9 +20,8 @@ from weft.solver.latency.search import (
     listed_within,
     longest_chain,
 )
+from weft.solver.period import Periodic, find_period
 from weft.solver.period.improvers.starts import one_at_a_time
-from weft.solver.period.periodic import Periodic
-from weft.solver.period.search import find_period
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Number, Problem
 from weft.solver.relations.min_dist import takes_before_giving
 from weft.solver.step.stretch import at_its_times
@@ -116,8 +110,7 @@ def test_a_start_that_is_too_slow_is_refused() -> None:
         least_latency(instance, Fraction(2), Periodic(instance, Fraction(5), (Fraction(0), Fraction(1))), Budget())
 
 
-@settings(max_examples=examples(60))
-@given(problems(max_devices=2, max_blocks=4, whole=True, balanced=True, links=False, capacities=True))
+@for_all(problems(max_devices=2, max_blocks=4, whole=True, balanced=True, links=False, capacities=True), tries=60)
 def test_no_schedule_on_a_grid_beats_the_bound(problem: Problem) -> None:
     instance = TickProblem.of(problem)
     if not takes_before_giving(instance):
@@ -143,8 +136,7 @@ def test_no_schedule_on_a_grid_beats_the_bound(problem: Problem) -> None:
         assert not on_grid or found.best.latency == expected[1] / scale
 
 
-@settings(max_examples=examples(40))
-@given(problems(max_devices=3, max_blocks=6, balanced=True))
+@for_all(problems(max_devices=3, max_blocks=6, balanced=True), tries=40)
 def test_more_time_for_a_period_never_costs_latency(problem: Problem) -> None:
     instance = TickProblem.of(problem)
     if not takes_before_giving(instance):
@@ -192,8 +184,7 @@ def test_room_below_the_floor_lets_a_micro_batch_pass_without_a_wait() -> None:
     assert found * instance.tick == 8
 
 
-@settings(max_examples=examples(25))
-@given(problems())
+@for_all(problems(), tries=25)
 def test_the_least_latency_of_an_order_is_no_longer_than_before(problem: Problem) -> None:
     instance = TickProblem.of(problem)
     if not instance.balanced or not takes_before_giving(instance):

@@ -11,9 +11,8 @@ import pytest
 
 from tests.support.builders import chain, pipeline
 from weft.solver.cpsat.budget import Budget, Slice
-from weft.solver.period.bracket import Bracket
+from weft.solver.period import Bracket, Periodic
 from weft.solver.period.climb import Bisection, Thirds, climb, refute
-from weft.solver.period.periodic import Periodic
 from weft.solver.period.technique import Refuter, Steps, Task
 from weft.solver.ticks import TickProblem
 

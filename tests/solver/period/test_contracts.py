@@ -16,16 +16,13 @@ import pytest
 
 from tests.oracles.brute import least_chain_period, least_whole_period
 from tests.support.builders import chain, loop, pipeline, uneven, v
+from weft.solver import Block, BlockKind, Dependency, Device, Operation, Problem, Schedule, violations
 from weft.solver.cpsat.budget import Budget, Slice
-from weft.solver.judge.validate import violations
-from weft.solver.period.bracket import Bracket
+from weft.solver.period import Bracket, Periodic
 from weft.solver.period.improvers.starts import one_at_a_time
-from weft.solver.period.periodic import Periodic
 from weft.solver.period.registry import IMPROVERS, REFUTERS
 from weft.solver.period.technique import Improver, Refuter, Task
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.relations.min_dist import least_open_period, takes_before_giving
-from weft.solver.schedule import Operation, Schedule
 from weft.solver.ticks import TickProblem
 
 COUNT = 200

@@ -10,20 +10,16 @@ import pytest
 
 from tests.support.builders import chain, judged, pipeline, v
 from tests.support.tessel_shapes import TESSEL_PROBLEMS, shape
-from weft.solver.cpsat.budget import Budget
-from weft.solver.judge.validate import validate
-from weft.solver.period.bracket import Bracket
+from weft.solver import Budget, Schedule, time_orders, validate
+from weft.solver.period import Bracket, shorten_latency
 from weft.solver.period.improvers.starts import one_at_a_time, periodic_seed
 from weft.solver.period.periodic import repeat, retime
 from weft.solver.period.search import find_period
-from weft.solver.period.shorten import shorten_latency
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Number, Problem
 from weft.solver.relations.fixed_order import FixedOrder
 from weft.solver.relations.min_dist import least_open_period, takes_before_giving
-from weft.solver.schedule import Schedule
 from weft.solver.step.edges import complete
 from weft.solver.ticks import TickProblem
-from weft.solver.timing import time_orders
 
 BEST_PERIODS = {"chain": 4, "m": 6, "nn": 8, "k": 6}
 

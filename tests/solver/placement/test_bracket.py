@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from tests.support.placements import best_load, chain, problems
 from tests.support.placements import problems as chain_problems
 from tests.support.replicated_stages import every_row, load
@@ -16,9 +15,8 @@ from tests.support.replicated_stages import problems as replicated
 from tests.support.replicated_stages import problems as replicated_problems
 from tests.support.stage_graphs import best_graph
 from tests.support.stage_graphs import problems as graph_problems
-from weft.solver.cpsat.budget import Budget
-from weft.solver.feasibility.infeasible import Infeasible
-from weft.solver.placement import judge
+from weft.solver import Budget, Infeasible
+from weft.solver.placement import PlacementError, PlacementProblem, judge
 from weft.solver.placement.bracket import BOUNDS, Placer, applying, simple_bound
 from weft.solver.placement.chain.chain_bracket import ChainBracket
 from weft.solver.placement.chain.place import FIRST, ROUND, WHOLE
@@ -26,7 +24,6 @@ from weft.solver.placement.dag.graph_bracket import GraphBracket
 from weft.solver.placement.dag.place_graph import WAYS
 from weft.solver.placement.dag.stage_dag import stages_by_depth
 from weft.solver.placement.groups import Groups, groups_of, parts_of
-from weft.solver.placement.problem import PlacementError, PlacementProblem
 
 CHAIN = tuple(dict.fromkeys((*FIRST, *WHOLE, *ROUND)))
 
@@ -44,8 +41,7 @@ def test_techniques_are_called_in_their_order_and_left_out_by_name() -> None:
 
 
 @pytest.mark.parametrize("technique", CHAIN, ids=lambda technique: technique.name)
-@settings(max_examples=examples(40))
-@given(problem=chain_problems(), started=st.booleans())
+@for_all(problem=chain_problems(), started=st.booleans(), tries=40)
 def test_what_a_technique_finds_for_a_chain_stands_before_the_judge(
         technique: type[Placer[ChainBracket]], problem: PlacementProblem, started: bool) -> None:
     best = best_load(problem)
@@ -64,8 +60,7 @@ def test_what_a_technique_finds_for_a_chain_stands_before_the_judge(
 
 
 @pytest.mark.parametrize("technique", WAYS, ids=lambda technique: technique.name)
-@settings(max_examples=examples(25))
-@given(problem=graph_problems() | graph_problems(kinds=2) | replicated_problems())
+@for_all(problem=graph_problems() | graph_problems(kinds=2) | replicated_problems(), tries=25)
 def test_what_a_technique_finds_for_a_graph_stands_before_the_judge(
         technique: type[Placer[GraphBracket]], problem: PlacementProblem) -> None:
     if problem.degrees:
@@ -94,16 +89,14 @@ each = pytest.mark.parametrize("bound", BOUNDS.values(), ids=BOUNDS)
 
 
 @each
-@settings(max_examples=examples(60))
-@given(problems())
+@for_all(problems(), tries=60)
 def test_no_placement_is_below_a_bound(bound: Callable[[Groups], float], problem: PlacementProblem) -> None:
     groups = groups_of(problem)
     assert bound(groups) <= min(best_load(problem) * (1 + 1e-9), simple_bound(groups))
 
 
 @each
-@settings(max_examples=examples(30))
-@given(replicated())
+@for_all(replicated(), tries=30)
 def test_no_placement_with_replicated_stages_is_below_a_bound(bound: Callable[[Groups], float],
                                                               problem: PlacementProblem) -> None:
     loads = [load(stages) for stages in (judge.stages_of(problem, parts, on) for parts, on in every_row(problem))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
 
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from tests.support.placements import chain, every_placement, graph, problems
 from weft.solver.placement.groups import Net, contract, divided, groups_of, heaviest, nodes_of, parts_of
 from weft.solver.placement.problem import Node, PlacementProblem, PlacementTensor
@@ -27,8 +26,7 @@ def test_classes_that_wait_for_each_other_are_one_group() -> None:
     assert groups_of(problem).members == ((0, 1, 2),)
 
 
-@settings(max_examples=examples(40))
-@given(problems())
+@for_all(problems(), tries=40)
 def test_loads_are_the_judges_and_nodes_come_back(problem: PlacementProblem) -> None:
     groups = groups_of(problem)
     for stages, _ in zip(every_placement(problem), range(20), strict=False):

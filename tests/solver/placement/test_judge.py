@@ -8,10 +8,7 @@ import pytest
 
 from tests.support.placements import chain, graph
 from tests.support.replicated_stages import shared, two
-from weft.solver.placement import judge
-from weft.solver.placement.chain.place import place
-from weft.solver.placement.placement import Placement
-from weft.solver.placement.problem import DeviceKind, Node, PlacementTensor
+from weft.solver.placement import DeviceKind, Node, Placement, PlacementTensor, judge, place
 
 
 def loads(found: Placement) -> list[float]:

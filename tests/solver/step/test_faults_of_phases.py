@@ -10,16 +10,11 @@ from typing import Any
 import pytest
 
 import weft
-from tests.support.builders import chain, pipeline, v
-from tests.support.examples import slow
+from tests.support import chain, pipeline, slow, v, valid
 from weft.app.lib.case import Case, CasePlacement
-from weft.app.lib.options import SearchOptions
 from weft.app.solving.solve import solve_case
-from weft.solver.baselines import baseline
-from weft.solver.judge.validate import validate
+from weft.solver import Problem, Schedule, baseline, validate
 from weft.solver.period.improvers.starts import STARTS
-from weft.solver.problem import Problem
-from weft.solver.schedule import Schedule
 from weft.solver.step.search import Progress, Search, solve
 
 
@@ -93,8 +88,7 @@ def test_a_fault_in_a_phase_costs_no_schedule(name: str, calls: int, monkeypatch
     # Longer periods are looked for where nothing beside them has proven the best.
     late = "multi_batch" in name or "longer_periods" in name
     without = {"Moves", "Polish", "Devices"} if late else set()
-    schedule = solve(problem(), COUNT, effort=EFFORT, without=without)
-    validate(schedule)
+    schedule = valid(solve(problem(), COUNT, effort=EFFORT, without=without))
     assert schedule.makespan <= best_without_search() * (1 + 1e-9)
     assert ("Fault: injected" in schedule.solver.get("stopped", "")) == bool(met)
     assert met or calls
@@ -103,8 +97,7 @@ def test_a_fault_in_a_phase_costs_no_schedule(name: str, calls: int, monkeypatch
 @pytest.mark.parametrize("name", [slow(name) if number else name for number, name in enumerate(STARTS)])
 def test_a_known_schedule_that_fails_leaves_the_others(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(STARTS_KNOWN, {**STARTS, name: failing})
-    schedule = solve(problem(), 2, effort=0.01)
-    validate(schedule)
+    schedule = valid(solve(problem(), 2, effort=0.01))
     assert schedule.solver["stopped"].startswith("baselines: Fault")
 
 
@@ -147,7 +140,7 @@ def test_a_fault_on_one_placement_leaves_the_others(monkeypatch: pytest.MonkeyPa
     case = Case("two", tuple(CasePlacement(f"p{i}", one, {"placement": f"p{i}"})
                              for i, one in enumerate((problem(), odd))), 8)
     monkeypatch.setattr("weft.solver.portfolio.Search", one_fails)
-    schedule: Schedule = solve_case(case, SearchOptions(effort=0.5))
+    schedule: Schedule = solve_case(case, weft.SearchOptions(effort=0.5))
     validate(schedule)
     assert schedule.solver["stopped"] == "p1: Fault: injected"
     assert schedule.solver["bound_over_placements"] <= schedule.makespan

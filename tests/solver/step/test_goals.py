@@ -10,16 +10,11 @@ import pytest
 from tests.oracles.generated import drawn
 from tests.oracles.lanes import drawn_with_lanes
 from tests.oracles.spans import least_span, least_span_with_lanes
-from tests.support.builders import chain, pipeline, v
-from tests.support.examples import slow
-from weft.solver.baselines import BASELINES, baseline
-from weft.solver.cpsat.budget import Budget
+from tests.support import chain, pipeline, slow, v, valid
+from weft.solver import BASELINES, Block, BlockKind, Budget, Dependency, Device, Problem, baseline, unroll
 from weft.solver.io.schedule_files import schedule_to_json
 from weft.solver.judge.claims import judge_claims
-from weft.solver.judge.validate import validate
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.step.search import Infeasible, NoneFound, Search, solve
-from weft.solver.step.stretch import unroll
 from weft.solver.ticks import TickProblem
 
 
@@ -33,8 +28,7 @@ def agrees(problem: Problem, micro_batches: int, oracle: Callable[..., float | N
         with pytest.raises(Infeasible):
             solve(problem, micro_batches, objective="span", effort=2.0)
         return False
-    found = solve(problem, micro_batches, objective="span", effort=2.0)
-    validate(found)
+    found = valid(solve(problem, micro_batches, objective="span", effort=2.0))
     assert (found.value, found.value_bound) == pytest.approx((least, least), rel=1e-6), problem.name
     return True
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.builders import chain, pipeline
-from weft.solver.baselines import BASELINES
-from weft.solver.cpsat.budget import Budget
-from weft.solver.judge.validate import InvalidSchedule
+from weft.solver import BASELINES, Budget, InvalidSchedule
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.step.incumbent import Incumbent
 from weft.solver.step.proven import Proven

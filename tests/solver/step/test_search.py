@@ -13,15 +13,11 @@ import pytest
 import weft.solver.step.phases as phases
 from experiments.lib.generated import problem as drawn_problem
 from experiments.lib.generated import suite
-from tests.support.builders import pipeline, v
-from tests.support.examples import slow
-from tests.support.tessel_shapes import shape
-from weft.solver.cpsat.budget import Budget
+from tests.support import pipeline, shape, slow, v
+from weft.solver import Block, BlockKind, Budget, Dependency, Device, Problem, unroll
 from weft.solver.period.improvers.starts import STARTS
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.step.search import MAX_OPERATIONS, OPTIONAL, Infeasible, Progress, Search, solve
 from weft.solver.step.state import State
-from weft.solver.step.stretch import unroll
 
 
 @pytest.mark.parametrize(("cap", "makespan"), [slow(4, 59), slow(5, 56), (6, 53), (8, 51)])

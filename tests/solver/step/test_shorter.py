@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
-
-from tests.support.builders import chain, pipeline
-from tests.support.examples import examples
+from tests.support import chain, for_all, pipeline
 from tests.support.strategies import Case, cases, least_of
-from weft.solver.cpsat.budget import Budget
-from weft.solver.judge.validate import violations
+from weft.solver import Budget, time_orders, violations
 from weft.solver.orders.climb import judged
 from weft.solver.schedule import latest_end
 from weft.solver.step.proven import Proven
 from weft.solver.step.shorter import shorter
 from weft.solver.ticks import TickProblem
-from weft.solver.timing import time_orders
 
 
-@settings(max_examples=examples(40))
-@given(cases(max_micro_batches=4, max_devices=3, max_blocks=5, whole=True))
+@for_all(cases(max_micro_batches=4, max_devices=3, max_blocks=5, whole=True), tries=40)
 def test_the_least_makespan_is_refuted_as_too_long_and_no_longer_one(case: Case) -> None:
     best = least_of(case.problem, case.micro_batches)
     instance, budget = TickProblem.of(case.problem), Budget(60.0)

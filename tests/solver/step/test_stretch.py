@@ -7,17 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.builders import chain, pipeline, v
-from tests.support.examples import slow
-from tests.support.paths import REPROS
+from tests.support import REPROS, chain, pipeline, slow, v, valid
+from weft.solver import Device, Repetend, Schedule, load_schedule, solve, time_orders, validate
 from weft.solver.diagnose.critical_cycle import critical_cycle
-from weft.solver.io.schedule_files import load_schedule
-from weft.solver.judge.validate import validate
-from weft.solver.problem import Device
-from weft.solver.schedule import Repetend, Schedule
-from weft.solver.step.search import solve
 from weft.solver.step.stretch import repeats, unroll
-from weft.solver.timing import time_orders
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2, 5, 9, 40])
@@ -58,8 +51,7 @@ def test_stretches_that_do_not_fit_together_are_refused() -> None:
     rows = [[(names[entry[0]][device], int(entry[1])) for entry in row.split()] for device, row in enumerate((
         "f0 f1 b0 b1 f2 f3 b2 f4 b3 f5 b4 b5", "f0 b0 f1 b1 f2 f3 b2 b3 f4 f5 b4 b5"))]
     assert repeats(problem, rows, Repetend(0, 1)) is not None
-    schedule = Schedule(problem, 6, time_orders(problem, 6, rows), 0.0, repetend=Repetend(3, 2))
-    validate(schedule)
+    schedule = valid(Schedule(problem, 6, time_orders(problem, 6, rows), 0.0, repetend=Repetend(3, 2)))
     with pytest.raises(ValueError, match="does not fit together"):
         unroll(schedule, 7)
 

@@ -9,9 +9,8 @@ import pytest
 
 from tests.support.cut_specs import MODES, Mode, all_cuts, problems_of, space_of
 from weft.models.cuts.space import orders_of_blocks, variants_of
-from weft.solver.judge.validate import violations
+from weft.solver import Schedule, violations
 from weft.solver.pipeline import Pipeline
-from weft.solver.schedule import Schedule
 from weft.solver.timing import DeadlockError, time_orders
 from weft.solver.variants.bounds import Variants
 from weft.solver.variants.fixed_orders import fitting, makespans

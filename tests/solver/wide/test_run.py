@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
 
-from tests.support.examples import examples
-from tests.support.wide_problems import keep_or_recompute, wide_runs
+from tests.support import for_all, keep_or_recompute, wide_runs
+from weft.solver import BlockKind, Device, Link, ProblemError, time_orders
 from weft.solver.baselines.rivals.greedy import orders
-from weft.solver.problem import BlockKind, Device, Link, ProblemError
-from weft.solver.timing import time_orders
 from weft.solver.wide.block import WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Rounds, Run
@@ -107,8 +104,7 @@ def test_two_transfers_from_one_block_to_another_are_one_rounds_at_most() -> Non
     Rounds(wide, Run.of(wide, ["s", "s"]))
 
 
-@given(wide_runs(choices=False, classes=True, jobs=True))
-@settings(max_examples=examples(40))
+@for_all(wide_runs(choices=False, classes=True, jobs=True), tries=40)
 def test_every_micro_batch_of_every_job_stands_there_once(drawn: tuple[WideProblem, Run]) -> None:
     wide, run = drawn
     rounds = Rounds(wide, run)

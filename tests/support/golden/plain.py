@@ -12,10 +12,9 @@ from experiments.lib import generated
 from experiments.period import scale
 from tests.support.builders import loop, pipeline, v
 from tests.support.golden.said import UNLIMITED, Run, digest, or_refused, said, starts
-from weft.solver.cpsat.budget import Budget
+from weft.solver import Budget, solve
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.search import find_period
-from weft.solver.step.search import solve
 from weft.solver.ticks import TickProblem
 
 

@@ -17,14 +17,11 @@ from weft.app.communication.lowering import lower as lower_communication
 from weft.app.lib.options import SearchOptions
 from weft.app.plans.lowering import lower
 from weft.app.plans.solving import PlanMachine, as_written, solve_plan
-from weft.models.communication.prices import Prices
+from weft.communication import Prices, schedules, tune
 from weft.models.communication.program import CommunicationProgram as CommunicationProgram
-from weft.models.communication.search.problem import tune
-from weft.models.communication.search.schedules import schedules
-from weft.models.layouts.conversion import convert, uniform
-from weft.models.layouts.layout import Placed
 from weft.models.transform.plan import Preserved, TransformPlan
 from weft.models.transform.program import PlanProgram
+from weft.plans import Placed, convert, uniform
 
 _MODELS: tuple[Callable[[], PlanProgram], ...] = (mlp, transformer, attention, convolutions, experts)
 #: Whole seconds of operators, so that all of it is exact; and a published device.

@@ -10,16 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import weft
-from tests.support.builders import both_ways, chain, in_chunks, loop, pipeline, v
+from tests.support.builders import both_ways, chain, in_chunks, loop, pipeline, published, v
 from tests.support.golden.said import Run, digest, starts
 from tests.support.lane_problems import laned_schedule
 from tests.support.wide_problems import schedule_of_jobs
 from weft.app.export import EXPORTS
 from weft.runtime.export.forms import ExportError
 from weft.runtime.plan.plan import plan_of, plan_to_json
-from weft.solver.baselines import BASELINES, NotApplicable, baseline
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
-from weft.solver.schedule import Schedule
+from weft.solver import Block, BlockKind, Dependency, Device, Problem, Schedule, baseline
 
 #: Uneven times, so that little is equal by chance.
 _TIMES: Mapping[str, Any] = {"forward": 2, "lag": 0.5}
@@ -74,14 +72,8 @@ def runs() -> Iterator[tuple[str, Run]]:
 
 
 def _published(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for entry in BASELINES:
-        try:
-            schedule = baseline(entry, _PROBLEMS[name](), 8)
-        except NotApplicable:
-            continue
-        found[entry] = [schedule.makespan, max(schedule.peak_memory), starts(schedule)]
-    return found
+    return {entry: [schedule.makespan, max(schedule.peak_memory), starts(schedule)]
+            for entry, schedule in published(_PROBLEMS[name](), 8).items()}
 
 
 def _program(name: str) -> dict[str, Any]:

@@ -8,8 +8,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from weft.solver.schedule import Schedule
-from weft.solver.step.search import Infeasible
+from weft.solver import Infeasible, Schedule
 
 #: A wall limit that no run comes near: only the effort ends a search, so a busy machine changes nothing.
 UNLIMITED = 3600.0

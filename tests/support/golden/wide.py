@@ -14,7 +14,6 @@ from tests.support.golden.said import UNLIMITED, Run, or_refused, said_wide, sta
 from tests.support.paths import ROOT
 from tests.support.sharing import one_gpu
 from tests.support.wide_problems import keep_or_recompute
-from weft.app.lib.options import SearchOptions
 from weft.app.share.search import Question, share_jobs
 from weft.solver.choices.sequences.solve import solve_sequence
 from weft.solver.choices.solve import solve_wide
@@ -74,6 +73,6 @@ def _any_sequence(seed: int) -> dict[str, Any]:
 
 def _shared(question: Question) -> dict[str, Any]:
     found = share_jobs([one_gpu("a", 6, 4), one_gpu("b", 9, 3)], question,
-                       SearchOptions(UNLIMITED, 0.5, seed=1))
+                       weft.SearchOptions(UNLIMITED, 0.5, seed=1))
     return {"period": found.round.period, "bound": found.round.bound, "jobs": [job.to_json() for job in found.jobs],
             "operations": starts(found.schedule)}

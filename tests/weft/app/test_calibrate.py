@@ -9,17 +9,16 @@ from pathlib import Path
 import pytest
 
 import weft
+from tests.support.commands import refusal, shows
 from weft.app.calibrate import Calibration
 from weft.app.profile.targets import ProfileFault
-from weft.cli.main import main
 from weft.models.hardware.device_files import load_device_table
 
 
 @pytest.mark.slow
-def test_the_table_of_this_machine_is_a_device_for_a_spec(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_of_this_machine_is_a_device_for_a_spec(tmp_path: Path) -> None:
     path = tmp_path / "here.json"
-    assert main(["calibrate", "--device", "cpu", "--ranks", "2", "--quick", "--quiet", "-o", str(path)]) == 0
-    assert "a message takes" in capsys.readouterr().out
+    assert "a message takes" in shows("calibrate", "--device", "cpu", "--ranks", "2", "--quick", "--quiet", "-o", path)
     table = load_device_table(path)
     assert {sample.kind for sample in table.collectives} == {"all_gather", "all_reduce", "reduce_scatter",
                                                              "all_to_all"}
@@ -27,8 +26,7 @@ def test_the_table_of_this_machine_is_a_device_for_a_spec(tmp_path: Path, capsys
     (tmp_path / "spec.yaml").write_text(
         "model: {family: gpt, layers: 4, hidden: 64, heads: 2, vocabulary: 128, sequence: 32}\n"
         "cluster: {gpus: 2, device: here.json}\ntraining: {micro_batches: 2}\n")
-    assert main(["estimate", str(tmp_path / "spec.yaml"), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(shows("estimate", tmp_path / "spec.yaml", "--json"))
     assert all(stage["forward"] > 0 for stage in found["stages"])
     assert any("measured by weft calibrate" in note for note in found["notes"])
 
@@ -44,8 +42,7 @@ def test_one_rank_has_kernels_alone_and_a_busy_machine_is_told() -> None:
     assert idle.warnings == [] and found.to_json()["format"] == "weft.device/1"
 
 
-def test_what_cannot_be_measured_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_measured_is_refused() -> None:
     with pytest.raises(ProfileFault, match="must be cpu or cuda"):
         weft.calibrate(device="abacus")
-    assert main(["calibrate", "--device", "cpu", "-o", "here.txt"]) == 2
-    assert "the ending is .txt" in capsys.readouterr().err
+    assert "the ending is .txt" in refusal("calibrate", "--device", "cpu", "-o", "here.txt")

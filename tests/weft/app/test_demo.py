@@ -18,7 +18,6 @@ from tests.support.builders import pipeline, v
 from weft.app import demo
 from weft.app.compare.result import Comparison
 from weft.app.demo import Demonstration
-from weft.app.lib.options import SearchOptions
 from weft.app.lib.placements import SEARCHES
 from weft.cli.main import main
 from weft.solver.control.stopping import STOP
@@ -51,9 +50,9 @@ def test_rows_and_bounds_are_the_same_on_a_slower_machine(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("call", ["python", "command"])
 def test_it_ends_by_its_work(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[SearchOptions] = []
+    taken: list[weft.SearchOptions] = []
 
-    def compared(source: Any, count: Any, options: SearchOptions, listener: Any) -> Comparison:
+    def compared(source: Any, count: Any, options: weft.SearchOptions, listener: Any) -> Comparison:
         taken.append(options)
         raise _TakenError
 
@@ -71,10 +70,10 @@ def test_it_ends_by_its_work(call: str, tmp_path: Path, monkeypatch: pytest.Monk
 def test_what_ended_it_before_its_work_was_done_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     whole, stopped = (cast(Comparison, SimpleNamespace(weft=SimpleNamespace(solver=solver)))
                       for solver in ({}, {"interrupted": True}))
-    options = SearchOptions(time_limit=100.0, effort=1.0)
+    options = weft.SearchOptions(time_limit=100.0, effort=1.0)
     assert demo._cut_short(whole, options) == ""
     assert demo._cut_short(stopped, options).startswith("stopped before its work was done")
-    late = SearchOptions(time_limit=100.0, effort=1.0, started=time.monotonic() - 101)
+    late = weft.SearchOptions(time_limit=100.0, effort=1.0, started=time.monotonic() - 101)
     assert demo._cut_short(whole, late).startswith("the time limit of 100 s ended the search before its work was done")
     monkeypatch.setattr(STOP, "requested", True)
     assert demo._cut_short(whole, options).startswith("stopped")

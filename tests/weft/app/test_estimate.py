@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from tests.support.paths import SPECS
-from tests.support.tessel_shapes import shape
-from weft.cli.main import main
+from tests.support import SPECS, refusal, shape, shows, written
 from weft.models.spec.spec import demo_spec, parse_spec
 
 GIB = 1024**3
@@ -144,7 +142,7 @@ LLAMA = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "n
          "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 8192}
 
 
-def test_a_config_is_estimated_without_a_spec(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_config_is_estimated_without_a_spec(tmp_path: Path) -> None:
     """Llama-3-8B: the weights, gradients and Adam's states of 8 billion parameters, 16 bytes each, need two H100."""
     path = tmp_path / "llama" / "config.json"
     path.parent.mkdir()
@@ -157,8 +155,8 @@ def test_a_config_is_estimated_without_a_spec(tmp_path: Path, capsys: pytest.Cap
     assert "9 times the slowest stage" in report.estimate.notes[1]
     longer = weft.estimate(path, gpus=64, device="h100", sequence=8192, batch=512, micro_batch=2)
     assert len(longer.estimate.devices) > 2
-    assert main(["estimate", str(path), "--gpus", "8", "--device", "h100", "--sequence", "512", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["micro_batches"] == 8
+    told = shows("estimate", path, "--gpus", "8", "--device", "h100", "--sequence", "512", "--json")
+    assert json.loads(told)["micro_batches"] == 8
 
 
 @pytest.mark.parametrize(("asked", "words"), [
@@ -170,16 +168,14 @@ def test_a_config_is_estimated_without_a_spec(tmp_path: Path, capsys: pytest.Cap
     ({"gpus": 8, "device": "h100", "batch": 10, "micro_batch": 3}, "batch is 10, but .* give a multiple of 3"),
     ({"gpus": 8, "device": "h100", "sequence": 2**30}, "sequence is 1073741824, .* 1 to 16777216")])
 def test_what_a_config_lacks_is_one_sentence(asked: dict[str, int | str], words: str, tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(LLAMA))
+    path = written(tmp_path / "config.json", json.dumps(LLAMA))
     with pytest.raises(ValueError, match=words) as caught:
         weft.estimate(path, **asked)  # type: ignore[arg-type]
     assert str(caught.value).startswith(str(path)) and "\n" not in str(caught.value)
 
 
-def test_a_grid_of_a_config_is_estimated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(LLAMA))
+def test_a_grid_of_a_config_is_estimated(tmp_path: Path) -> None:
+    path = written(tmp_path / "config.json", json.dumps(LLAMA))
     found = weft.estimate(path, gpus=16, device="h100", batch=64, parallel={
         "tensor": 2, "pipeline": 4, "virtual": 2, "zero": 1, "recompute": "none", "context": 1, "micro_batch": 1})
     assert found.fits and len(found.estimate.stages) == 8 and len(found.estimate.devices) == 4
@@ -190,14 +186,11 @@ def test_a_grid_of_a_config_is_estimated(tmp_path: Path, capsys: pytest.CaptureF
     held = [stage.activation * stage.in_flight for stage in found.estimate.stages]
     assert [device.activations for device in found.estimate.devices] == [held[r] + held[r + 4] for r in range(4)]
     assert "TP2 PP4 VP2 DP2 micro-batch 1: 16 GPUs, of each stage one of 4; a batch of 64" in found.estimate.notes[0]
-    assert main(["estimate", str(path), "--gpus", "16", "--device", "h100", "--parallel", "tensor=2,data=auto"]) == 0
-    assert "grids listed also TP2" in capsys.readouterr().out
+    told = shows("estimate", path, "--gpus", "16", "--device", "h100", "--parallel", "tensor=2,data=auto")
+    assert "grids listed also TP2" in told
     for text, said in (("tensor=3", "does not divide cluster.gpus"), ("tensr=2", "unknown key 'tensr'")):
-        assert main(["estimate", str(path), "--gpus", "16", "--device", "h100", "--parallel", text]) == 2
-        assert said in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main(["estimate", str(path), "--parallel", "tensor"])
-    assert "is no list such as tensor=8" in capsys.readouterr().err
+        assert said in refusal("estimate", path, "--gpus", "16", "--device", "h100", "--parallel", text)
+    assert "is no list such as tensor=8" in refusal("estimate", path, "--parallel", "tensor")
 
 
 def test_a_spec_takes_no_size_of_a_config() -> None:
@@ -215,19 +208,15 @@ def test_other_commands_say_where_a_config_goes(tmp_path: Path) -> None:
         weft.solve(tmp_path / "config.json")
 
 
-def test_the_command_prints_tables_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "gpt.yaml"
-    path.write_text(gpt())
-    assert main(["estimate", str(path)]) == 0
-    text = capsys.readouterr().out
+def test_the_command_prints_tables_and_json(tmp_path: Path) -> None:
+    path = written(tmp_path / "gpt.yaml", gpt())
+    text = shows("estimate", path)
     assert "modelled" in text and "GiB of each GPU at its peak" in text
-    assert main(["estimate", str(path), "--shape", "v", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(shows("estimate", path, "--shape", "v", "--json"))
     assert found["shape"] == "v" and len(found["stages"]) == 8 and found["fits"]
     assert found["origin"]["parameters"] == "counted" and found["origin"]["transfer"] == "measured"
     path.write_text(gpt("6 GiB"))
-    assert main(["estimate", str(path)]) == 1
-    assert "lacks" in capsys.readouterr().out
+    assert "lacks" in shows("estimate", path, status=1)
 
 
 def test_what_cannot_be_estimated_is_refused(tmp_path: Path) -> None:

@@ -8,29 +8,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
 
 import weft
-from tests.support.builders import chain, pipeline, v
-from tests.support.examples import examples
-from tests.support.lane_problems import laned_schedule
-from tests.support.paths import DATA
+from tests.support import DATA, chain, for_all, laned_schedule, pipeline, schedule_of_jobs, shape, v
 from tests.support.strategies import problems, schedules
-from tests.support.tessel_shapes import shape
-from tests.support.wide_problems import schedule_of_jobs
-from weft.solver.cpsat.budget import Budget
+from weft.solver import Block, BlockKind, Budget, Dependency, Device, Problem, Schedule, load_problem, solve, validate
 from weft.solver.diagnose.bubbles import idle_times
 from weft.solver.diagnose.sensitivity import WhatIf, changes, what_if
 from weft.solver.feasibility.infeasible import Infeasible, require_room
 from weft.solver.feasibility.memory_conflict import forced_collision, held_together, in_flight
-from weft.solver.io.problem_files import load_problem
-from weft.solver.judge.validate import validate
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
-from weft.solver.schedule import Schedule
-from weft.solver.step.search import solve
 from weft.solver.ticks import TickProblem
-
-SOME = settings(max_examples=examples(60))
 
 
 def refusal(problem: Problem, micro_batches: int) -> Infeasible:
@@ -51,8 +38,7 @@ def topological_orders(problem: Problem, done: tuple[int, ...] = ()) -> Iterator
 # -- what collides -----------------------------------------------------------------------------------------------
 
 
-@SOME
-@given(problems(max_blocks=5, whole=True))
+@for_all(problems(max_blocks=5, whole=True), tries=60)
 def test_a_forced_collision_is_the_least_that_any_order_needs_at_its_worst_moment(problem: Problem) -> None:
     """Against every order: none holds less when that block starts, and for no other block is the least higher."""
     instance = TickProblem.of(problem)
@@ -83,8 +69,7 @@ def _levels(instance: TickProblem, device: int, orders: list[tuple[int, ...]]) -
             yield level
 
 
-@SOME
-@given(problems(max_blocks=6, whole=True))
+@for_all(problems(max_blocks=6, whole=True), tries=60)
 def test_a_least_collision_exceeds_the_capacity_and_fits_without_any_one_block(problem: Problem) -> None:
     instance = TickProblem.of(problem)
     for device in range(len(problem.devices)):
@@ -276,8 +261,7 @@ def test_what_if_is_told_in_the_text_and_in_numbers() -> None:
     assert best["makespan"] < found.to_json()["what_if"]["unchanged"]["makespan"]
 
 
-@SOME
-@given(schedules())
+@for_all(schedules(), tries=60)
 def test_every_idle_entry_names_its_device_and_its_causes_add_up(schedule: Schedule) -> None:
     """A cause is called ``device``, as the entry's own device: neither may take the other's place."""
     entries = weft.explain(schedule).to_json()["idle"]

@@ -9,15 +9,9 @@ from pathlib import Path
 import pytest
 
 import weft
-from tests.support.builders import TINY_SPEC, chain, pipeline
-from tests.support.tessel_shapes import shape
-from weft.cli.main import main
+from tests.support import TINY_SPEC, chain, pipeline, refusal, shape, shows
 from weft.runtime.export.torch_import import read_table, schedule_of_table
-from weft.solver.baselines import baseline
-from weft.solver.io.problem_files import save_problem
-from weft.solver.io.schedule_files import load_schedule, save_schedule
-from weft.solver.judge.validate import violations
-from weft.solver.step.search import solve
+from weft.solver import baseline, load_schedule, save_problem, save_schedule, solve, violations
 
 
 @pytest.fixture
@@ -28,22 +22,17 @@ def saved(tmp_path: Path) -> Path:
     return tmp_path / "schedule.json"
 
 
-def run(*arguments: object) -> int:
-    return main([str(argument) for argument in arguments])
-
-
-def test_every_format_is_written(saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_format_is_written(saved: Path, tmp_path: Path) -> None:
     for name, words in (("pytorch", "0F0,0F1,0B0"), ("pytorch-comms", "0F0,0SEND_F0"), ("megatron", "Et*3|t*3L"),
                         ("torchtitan", "[parallelism]"), ("nnscaler", "SchedulePlan"), ("tessel", '"ndevs": 2'),
                         ("perfetto", "traceEvents")):
-        assert run("export", saved, "-o", tmp_path / f"out.{name}", "--format", name) == 0
+        shows("export", saved, "-o", tmp_path / f"out.{name}", "--format", name)
         assert words in (tmp_path / f"out.{name}").read_text()
     assert (tmp_path / "out.csv").read_text() == (tmp_path / "out.pytorch").read_text()  # torchtitan's
     for ending, name in ((".csv", "pytorch"), (".toml", "torchtitan"), (".py", "nnscaler")):
-        assert run("export", saved, "-o", tmp_path / f"out{ending}") == 0
+        shows("export", saved, "-o", tmp_path / f"out{ending}")
         if ending != ".toml":  # it names the CSV
             assert (tmp_path / f"out{ending}").read_text() == (tmp_path / f"out.{name}").read_text()
-    capsys.readouterr()
 
 
 def test_exporting_needs_no_torch() -> None:
@@ -58,20 +47,16 @@ def test_exporting_needs_no_torch() -> None:
     (["-o", "x.csv", "--format", "torchtitan"], "x.csv: the ending is .csv, which torchtitan is not; end the file's "
                                                 "name in .toml"),
 ])
-def test_an_export_that_means_nothing_is_one_sentence(arguments: list[str], message: str, saved: Path,
-                                                      tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                                      capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_export_that_means_nothing_is_one_sentence(arguments: list[str], message: str, saved: Path, tmp_path: Path,
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run("export", saved, *arguments) == 2
-    printed = capsys.readouterr().err
-    assert message in printed and printed.count("\n") == 1
+    assert message in refusal("export", saved, *arguments)
 
 
-def test_a_csv_is_imported_on_units_a_problem_and_a_spec(saved: Path, tmp_path: Path,
-                                                         capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_csv_is_imported_on_units_a_problem_and_a_spec(saved: Path, tmp_path: Path) -> None:
     weft.export_schedule(saved, tmp_path / "o.csv")
-    assert run("import", tmp_path / "o.csv", "-o", tmp_path / "units.json") == 0
-    assert "o: 4 micro-batches on 2 devices\nmakespan  15 step" in capsys.readouterr().out
+    told = shows("import", tmp_path / "o.csv", "-o", tmp_path / "units.json")
+    assert "o: 4 micro-batches on 2 devices\nmakespan  15 step" in told
     assert weft.check(tmp_path / "units.json") == []
 
     problem = load_schedule(saved).problem
@@ -91,8 +76,7 @@ def test_a_csv_is_imported_on_units_a_problem_and_a_spec(saved: Path, tmp_path: 
     assert "notes" not in on_own.solver
 
 
-def test_an_import_that_cannot_be_is_one_sentence(saved: Path, tmp_path: Path,
-                                                  capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_import_that_cannot_be_is_one_sentence(saved: Path, tmp_path: Path) -> None:
     weft.export_schedule(saved, tmp_path / "o.csv")
     (tmp_path / "spec.yaml").write_text(TINY_SPEC)
     (tmp_path / "three.csv").write_text("0F0,0B0\n1F0,1B0\n2F0,2B0\n")
@@ -104,71 +88,61 @@ def test_an_import_that_cannot_be_is_one_sentence(saved: Path, tmp_path: Path,
             (["schedule.json"], "schedule.json: is weft's own (weft.schedule/1), there is nothing to import"),
             (["spec.yaml"], "spec.yaml: the ending is .yaml, what can be read is .csv"),
             (["none.csv"], "none.csv: cannot be read: No such file")):
-        assert run("import", tmp_path / str(arguments[0]), *arguments[1:], "-o", tmp_path / "x.json") == 2
-        printed = capsys.readouterr().err
-        assert message in printed and printed.count("\n") == 1
+        assert message in refusal("import", tmp_path / str(arguments[0]), *arguments[1:], "-o", tmp_path / "x.json")
     assert not (tmp_path / "x.json").exists()
 
 
-def test_what_breaks_our_rules_is_told_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_breaks_our_rules_is_told_and_written(tmp_path: Path) -> None:
     (tmp_path / "o.csv").write_text("0F0,0F1,0B1,0B0\n")  # last in, first out
-    assert run("import", tmp_path / "o.csv", "-o", tmp_path / "s.json") == 1
-    assert "fault     block 'B0' of micro-batch 1 on device 'gpu0' starts at 2 step" in capsys.readouterr().out
+    told = shows("import", tmp_path / "o.csv", "-o", tmp_path / "s.json", status=1)
+    assert "fault     block 'B0' of micro-batch 1 on device 'gpu0' starts at 2 step" in told
     assert load_schedule(tmp_path / "s.json").makespan == 6
 
 
 LAST_IN_FIRST_OUT = "0F0,0F1,0B1,0B0\n1F0,1F1,1B1,1B0\n"
 
 
-def test_micro_batches_out_of_turn_are_drawn_explained_planned_and_exported(
-        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_micro_batches_out_of_turn_are_drawn_explained_planned_and_exported(tmp_path: Path) -> None:
     (tmp_path / "o.csv").write_text(LAST_IN_FIRST_OUT)
-    assert run("import", tmp_path / "o.csv", "-o", tmp_path / "s.json") == 1
-    assert run("draw", tmp_path / "s.json", "-o", tmp_path / "s.svg", "--critical") == 0
-    assert run("draw", tmp_path / "s.json", "-o", tmp_path / "s.png", "--baseline", tmp_path / "s.json") == 0
-    assert run("draw", tmp_path / "s.json", "-o", tmp_path / "trace.json") == 0
-    assert run("explain", tmp_path / "s.json", "--quiet") == 0
-    assert "Critical path: 6 operations" in capsys.readouterr().out
-    assert run("plan", tmp_path / "s.json", "-o", tmp_path / "plan.json") == 0
+    shows("import", tmp_path / "o.csv", "-o", tmp_path / "s.json", status=1)
+    shows("draw", tmp_path / "s.json", "-o", tmp_path / "s.svg", "--critical")
+    shows("draw", tmp_path / "s.json", "-o", tmp_path / "s.png", "--baseline", tmp_path / "s.json")
+    shows("draw", tmp_path / "s.json", "-o", tmp_path / "trace.json")
+    assert "Critical path: 6 operations" in shows("explain", tmp_path / "s.json", "--quiet")
+    shows("plan", tmp_path / "s.json", "-o", tmp_path / "plan.json")
     for name in ("pytorch", "pytorch-comms", "nnscaler", "tessel"):
-        assert run("export", tmp_path / "s.json", "-o", tmp_path / name, "--format", name) == 0
+        shows("export", tmp_path / "s.json", "-o", tmp_path / name, "--format", name)
     assert (tmp_path / "pytorch").read_text() == LAST_IN_FIRST_OUT
     back = schedule_of_table(read_table(tmp_path / "pytorch"))
     assert back.device_orders == load_schedule(tmp_path / "s.json").device_orders
-    capsys.readouterr()
-    assert run("explain", tmp_path / "s.json", "--what-if", "--quiet") == 1
-    assert "what-if figures are of schedules that run micro-batches in turn, ask without" in capsys.readouterr().err
+    said = refusal("explain", tmp_path / "s.json", "--what-if", "--quiet", status=1)
+    assert "what-if figures are of schedules that run micro-batches in turn, ask without" in said
 
 
-def test_what_no_device_can_run_is_refused_in_one_sentence(saved: Path, tmp_path: Path,
-                                                           capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_no_device_can_run_is_refused_in_one_sentence(saved: Path, tmp_path: Path) -> None:
     weft.export_schedule(baseline("gpipe", pipeline(chain(2)), 4), tmp_path / "o.csv")
     save_problem(pipeline(chain(2), memory=2), tmp_path / "p.json")
-    assert run("import", tmp_path / "o.csv", "--problem", tmp_path / "p.json", "-o", tmp_path / "s.json") == 1
-    capsys.readouterr()
+    shows("import", tmp_path / "o.csv", "--problem", tmp_path / "p.json", "-o", tmp_path / "s.json", status=1)
     for arguments in (["export", tmp_path / "s.json", "-o", tmp_path / "x.csv"], ["explain", tmp_path / "s.json"],
                       ["plan", tmp_path / "s.json"]):
-        assert run(*arguments) == 1
-        printed = capsys.readouterr().err
+        printed = refusal(*arguments, status=1)
         assert f"{tmp_path / 's.json'}: device 'gpu0': when block 'f0' of micro-batch 2 starts" in printed
-        assert printed.endswith("(and more: `weft check` lists all)\n") and printed.count("\n") == 1
-    assert run("draw", tmp_path / "s.json", "-o", tmp_path / "s.svg", "--critical") == 0  # where memory is too little
-    assert run("draw", saved, "-o", tmp_path / "s.svg", "--baseline", tmp_path / "s.json") == 0
+        assert printed.endswith("(and more: `weft check` lists all)\n")
+    shows("draw", tmp_path / "s.json", "-o", tmp_path / "s.svg", "--critical")  # where memory is too little
+    shows("draw", saved, "-o", tmp_path / "s.svg", "--baseline", tmp_path / "s.json")
     saved.write_text(saved.read_text().replace('"start": 0.0, "end": 1.0', '"start": 0.5, "end": 1.5', 1))
-    capsys.readouterr()
-    assert run("draw", saved, "-o", tmp_path / "x.svg") == 1
-    assert f"{saved}: nothing starts at 0" in capsys.readouterr().err
+    assert f"{saved}: nothing starts at 0" in refusal("draw", saved, "-o", tmp_path / "x.svg", status=1)
     assert not (tmp_path / "x.svg").exists()
 
 
-def test_a_tessel_schedule_is_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tessel_schedule_is_imported(tmp_path: Path) -> None:
     schedule = solve(shape("k", 2, 6), 6, effort=0.2)
     save_schedule(schedule, tmp_path / "s.json")
     save_problem(schedule.problem, tmp_path / "p.json")
-    assert run("export", tmp_path / "s.json", "--format", "tessel", "-o", tmp_path / "t.json") == 0
-    assert run("import", tmp_path / "t.json", "-o", tmp_path / "u.json") == 0
-    assert run("import", tmp_path / "t.json", "--problem", tmp_path / "p.json", "-o", tmp_path / "w.json") == 0
+    shows("export", tmp_path / "s.json", "--format", "tessel", "-o", tmp_path / "t.json")
+    shows("import", tmp_path / "t.json", "-o", tmp_path / "u.json")
+    shows("import", tmp_path / "t.json", "--problem", tmp_path / "p.json", "-o", tmp_path / "w.json")
     assert load_schedule(tmp_path / "u.json").makespan == load_schedule(tmp_path / "w.json").makespan
     (tmp_path / "spec.yaml").write_text(TINY_SPEC)
-    assert run("import", tmp_path / "t.json", "--problem", tmp_path / "spec.yaml", "-o", tmp_path / "x.json") == 2
-    assert "a Tessel schedule goes with a block problem" in capsys.readouterr().err
+    said = refusal("import", tmp_path / "t.json", "--problem", tmp_path / "spec.yaml", "-o", tmp_path / "x.json")
+    assert "a Tessel schedule goes with a block problem" in said

@@ -11,19 +11,12 @@ from pathlib import Path
 import pytest
 
 import weft
-from tests.support.builders import chain, pipeline
-from tests.support.tessel_shapes import shape
-from weft.cli.main import main
+from tests.support import chain, pipeline, refusal, shape, shows
 from weft.runtime.measure.fitting import fit
 from weft.runtime.plan.plan import plan_of, save_plan
 from weft.runtime.plan.timeline import Measured, Timeline, save_timeline
-from weft.solver.baselines import baseline
-from weft.solver.io.problem_files import load_problem
-from weft.solver.io.schedule_files import save_schedule
+from weft.solver import Schedule, baseline, load_problem, save_schedule, solve, time_orders
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
-from weft.solver.schedule import Schedule
-from weft.solver.step.search import solve
-from weft.solver.timing import time_orders
 
 
 def run_of(schedule: Schedule, true: Problem, seconds_per_unit: float = 1.0,
@@ -129,7 +122,7 @@ def test_a_block_that_did_not_run_keeps_its_plan() -> None:
     assert (row.measured, row.count) == (None, 0) and found.problem.blocks == planned.blocks
 
 
-def test_the_front_door(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_front_door(tmp_path: Path) -> None:
     planned = pipeline(chain(2))
     schedule = baseline("1f1b", planned, 4)
     true, dice = truly(planned, {"f0": 3.0}, 0), random.Random(1)
@@ -138,25 +131,22 @@ def test_the_front_door(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     save_timeline(run_of(schedule, true), tmp_path / "one.json")
     save_timeline(run_of(schedule, true, noise=lambda: dice.uniform(0.5, 1)), tmp_path / "two.json")
     for source in ("s.json", "p.json"):
-        assert main(["fit", str(tmp_path / source), str(tmp_path / "one.json"), "-o", str(tmp_path / "m.json")]) == 0
-        printed = capsys.readouterr().out
+        printed = shows("fit", tmp_path / source, tmp_path / "one.json", "-o", tmp_path / "m.json")
         assert "3.000" in printed and "warning" not in printed and "written to" in printed
         assert load_problem(tmp_path / "m.json").blocks == true.blocks
-    assert main(["fit", str(tmp_path / "s.json"), str(tmp_path / "two.json"), "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
+    shown = json.loads(shows("fit", tmp_path / "s.json", tmp_path / "two.json", "--json"))
     assert any(row["unsteady"] and row["count"] == 4 for row in shown["blocks"])
     assert "its figure is not steady" in shown["warnings"][0]
     assert "planned and measured" in str(weft.fit(schedule, tmp_path / "one.json"))
 
 
-def test_timelines_of_other_plans_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_timelines_of_other_plans_are_refused(tmp_path: Path) -> None:
     one, other = baseline("1f1b", pipeline(chain(2)), 4), baseline("gpipe", pipeline(chain(2)), 4)
     save_schedule(one, tmp_path / "s.json")
     save_timeline(run_of(other, other.problem), tmp_path / "t.json")
-    assert main(["fit", str(tmp_path / "s.json"), str(tmp_path / "t.json")]) == 2
-    assert f"t.json: was not measured on {tmp_path / 's.json'}, but on another plan\n" in capsys.readouterr().err
-    assert main(["fit", str(tmp_path / "t.json"), str(tmp_path / "t.json")]) == 2
-    assert "is neither a plan (weft.plan/2) nor a schedule" in capsys.readouterr().err
+    said = refusal("fit", tmp_path / "s.json", tmp_path / "t.json")
+    assert f"t.json: was not measured on {tmp_path / 's.json'}, but on another plan\n" in said
+    assert "is neither a plan (weft.plan/2) nor a schedule" in refusal("fit", tmp_path / "t.json", tmp_path / "t.json")
     with pytest.raises(ValueError, match="has block 'f0' on rank 0, which the problem 'mshape-2-infer' does not have"):
         fit(shape("m", 2, None), [run_of(one, one.problem)])
     with pytest.raises(ValueError, match="there is no timeline"):

@@ -11,14 +11,11 @@ import weft
 from tests.models.grid.test_pipeline import spec_of
 from weft.app.grid import solve_grid
 from weft.app.lib.case import Case, case_of
-from weft.app.lib.options import SearchOptions
 from weft.app.solving.solve import solve_case
 from weft.cli.lib.output import summary
 from weft.models.spec.spec import SpecError
+from weft.solver import Progress, Schedule, violations
 from weft.solver.control.clock import is_over
-from weft.solver.judge.validate import violations
-from weft.solver.schedule import Schedule
-from weft.solver.step.report import Progress
 
 FIXED = ("{tensor: 2, pipeline: 4, virtual: 2, data: 4, expert: 1, context: 1, zero: 1, recompute: none, "
          "micro_batch: 1}")
@@ -43,14 +40,14 @@ def test_the_best_grid_is_a_judged_schedule_with_a_bound_on_all() -> None:
 
 
 def test_the_time_to_prepare_ends_no_search_inside_a_grid(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SearchOptions, "for_preparation", 0.0)  # as it is when the second grid is searched
+    monkeypatch.setattr(weft.SearchOptions, "for_preparation", 0.0)  # as it is when the second grid is searched
     seen = []
 
-    def solve(case: Case, options: SearchOptions, on_progress: Callable[[Progress], None]) -> Schedule:
+    def solve(case: Case, options: weft.SearchOptions, on_progress: Callable[[Progress], None]) -> Schedule:
         seen.append(is_over())
         return solve_case(case, replace(options, effort=0.01), on_progress)
 
-    solve_grid(spec_of(), SearchOptions(time_limit=3000), solve=solve)
+    solve_grid(spec_of(), weft.SearchOptions(time_limit=3000), solve=solve)
     assert seen and not any(seen)
 
 

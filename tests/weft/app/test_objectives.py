@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 
 import weft
-from tests.support.builders import TINY_SPEC, chain, pipeline, v
-from weft.cli.main import main
+from tests.support import TINY_SPEC, chain, pipeline, ran, v
 from weft.models.spec.spec import parse_spec
-from weft.solver.io.problem_files import save_problem
+from weft.solver import Problem, save_problem
 from weft.solver.judge.spans import span_of
-from weft.solver.problem import Problem
 
 
 @pytest.fixture
@@ -54,12 +52,10 @@ def test_known_schedules_are_timed_for_the_span(even: Problem) -> None:
     (["--period", "3"], "throughput and period are floors for the objective 'latency', not for 'makespan'"),
     (["--objective", "rate"], "the best steady state found takes more micro-batches (2): no whole period fits "),
 ])
-def test_what_means_nothing_is_one_sentence(arguments: list[str], fault: str, even: Problem, tmp_path: Path,
-                                            capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_means_nothing_is_one_sentence(arguments: list[str], fault: str, even: Problem, tmp_path: Path) -> None:
     save_problem(even, tmp_path / "v.json")
-    assert main(["solve", str(tmp_path / "v.json"), "-n", "2", "--effort", "0.5", "--quiet", *arguments]) != 0
-    told = capsys.readouterr().err
-    assert fault in told and len(told.strip().splitlines()) == 1
+    ended = ran("solve", tmp_path / "v.json", "-n", 2, "--effort", 0.5, "--quiet", *arguments)
+    assert ended.status != 0 and fault in ended.err and len(ended.err.splitlines()) == 1
 
 
 def test_what_searches_for_the_makespan_only_says_so(even: Problem) -> None:

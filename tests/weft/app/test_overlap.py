@@ -10,16 +10,12 @@ from typing import Any
 import pytest
 
 import weft
-from tests.support.examples import slow
+from tests.support import shows, slow
 from weft.app.lib.overlap_listing import Listing, OpenOverlap
 from weft.cli.lib.output import summary
 from weft.cli.main import main
 from weft.models.spec.spec import Spec, parse_spec
-from weft.solver import Infeasible
-from weft.solver.feasibility.infeasible import NoneFound
-from weft.solver.io.schedule_files import load_schedule
-from weft.solver.problem import BlockKind
-from weft.solver.schedule import Schedule
+from weft.solver import BlockKind, Infeasible, NoneFound, Schedule, load_schedule
 
 TENSOR = """
 name: small
@@ -64,12 +60,11 @@ def test_it_says_what_overlap_brings(tensor: Schedule) -> None:
     assert [row["placement"] for row in chosen] == [tensor.solver["placement"]]
 
 
-def test_a_file_of_it_passes_the_check_and_is_drawn(tensor: Schedule, tmp_path: Path,
-                                                   capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_of_it_passes_the_check_and_is_drawn(tensor: Schedule, tmp_path: Path) -> None:
     spec, out, picture = (str(tmp_path / name) for name in ("data.yaml", "out.json", "out.svg"))
     Path(spec).write_text(DATA)
-    assert main(["solve", spec, "--overlap", "auto", "--effort", "1", "-o", out, "--quiet"]) == 0
-    assert "on 2 devices and 2 lanes" in capsys.readouterr().out
+    told = shows("solve", spec, "--overlap", "auto", "--effort", "1", "-o", out, "--quiet")
+    assert "on 2 devices and 2 lanes" in told
     assert main(["check", out]) == 0 and main(["draw", out, "-o", picture]) == 0
     assert "network" in Path(picture).read_text()
     found = load_schedule(out)

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import weft
+from tests.support.commands import shows
 from weft.app import transports
-from weft.cli.main import main
 from weft.runtime.ranks.launch import Ended
 
 GOOD: list[dict[str, Any]] = [
@@ -44,11 +44,9 @@ class Machine:
         return [Ended(code, lines, errors, 1.0, False), Ended(0, "", "", 2.0, False)]
 
 
-def test_without_gpus_it_says_what_was_not_checked(monkeypatch: pytest.MonkeyPatch,
-                                                   capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_gpus_it_says_what_was_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch)
-    assert main(["transports", "--sizes", "4KiB"]) == 0
-    out = capsys.readouterr().out
+    out = shows("transports", "--sizes", "4KiB")
     assert machine.asked == [["cpu", "gloo,gloo:sockets,shared,rpc"]]
     assert "nccl between GPUs was not checked: this machine has no GPU, it needs 2" in out
     assert "symmetric between GPUs was not checked: this machine has no GPU" in out
@@ -56,9 +54,9 @@ def test_without_gpus_it_says_what_was_not_checked(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-def test_ranks_of_this_machine_try_what_it_has(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["transports", "--gpus", "0", "--sizes", "4KiB", "--json"]) == 0
-    tried = {row["transport"]: row for row in json.loads(capsys.readouterr().out)["transports"]
+def test_ranks_of_this_machine_try_what_it_has() -> None:
+    told = shows("transports", "--gpus", "0", "--sizes", "4KiB", "--json")
+    tried = {row["transport"]: row for row in json.loads(told)["transports"]
              if row["device"] == "cpu"}
     assert all(tried[name]["works"] and tried[name]["seconds"].keys() == {"4096"}
                for name in ("gloo", "gloo:sockets", "shared"))
@@ -91,18 +89,16 @@ def test_nccl_may_join_ranks_of_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None
     assert [sentence.split()[0] for sentence in weft.transports(sizes=[4096]).unchecked] == ["symmetric"]
 
 
-def test_what_should_work_and_does_not_is_exit_status_1(monkeypatch: pytest.MonkeyPatch,
-                                                        capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_should_work_and_does_not_is_exit_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch, gpus=2)
     machine.said["symmetric"] = [{"name": "symmetric", "wrong": "", "refused": "rank 0 cannot have it"}]
-    assert main(["transports", "--json", "--sizes", "4KiB"]) == 1
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(shows("transports", "--json", "--sizes", "4KiB", status=1))
     assert not found["good"] and found["gpus"] == 2
     assert [(row["transport"], row["device"], row["reason"]) for row in found["transports"] if row["fails"]] == [
         ("symmetric", "cuda", "rank 0 cannot have it")]
     machine.said["cpu"] = [{"name": "gloo", "wrong": "'' came with other numbers", "refused": ""}, *GOOD[1:]]
-    assert main(["transports", "--gpus", "0", "--sizes", "4KiB"]) == 1
-    assert "gloo on the CPU does not work: '' came with other numbers" in capsys.readouterr().out
+    told = shows("transports", "--gpus", "0", "--sizes", "4KiB", status=1)
+    assert "gloo on the CPU does not work: '' came with other numbers" in told
 
 
 def test_ranks_that_die_fail_the_transport_that_was_under_way(monkeypatch: pytest.MonkeyPatch) -> None:

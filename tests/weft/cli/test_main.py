@@ -12,16 +12,11 @@ from typing import Any
 import pytest
 
 import weft
-from tests.support.builders import TINY_SPEC, chain, pipeline
-from tests.support.paths import ROOT
-from tests.support.tessel_shapes import shape
+from tests.support import ROOT, TINY_SPEC, chain, pipeline, ran, refusal, shape, shows, written
 from weft.cli.commands import commands, summary
 from weft.cli.main import main
-from weft.solver.baselines import baseline
-from weft.solver.io.problem_files import save_problem
-from weft.solver.io.schedule_files import load_schedule, save_schedule
+from weft.solver import Problem, baseline, load_schedule, save_problem, save_schedule
 from weft.solver.io.writing import write_atomically
-from weft.solver.problem import Problem
 
 
 @pytest.fixture
@@ -38,70 +33,57 @@ def schedule(tmp_path: Path) -> Path:
     return path
 
 
-def run(*arguments: object) -> int:
-    return main([str(argument) for argument in arguments])
-
-
-def test_solve_writes_a_schedule_that_check_passes(problem: Path, tmp_path: Path,
-                                                   capsys: pytest.CaptureFixture[str]) -> None:
+def test_solve_writes_a_schedule_that_check_passes(problem: Path, tmp_path: Path) -> None:
     output = tmp_path / "out.json"
-    assert run("solve", problem, "-n", 8, "-o", output, "--effort", 1) == 0
-    printed = capsys.readouterr()
+    printed = ran("solve", problem, "-n", 8, "-o", output, "--effort", 1)
+    assert printed.status == 0
     assert "makespan  36 step, lower bound 36 step: proven optimal" in printed.out
     assert "best 36 step" in printed.err
     assert load_schedule(output).makespan == 36
-    assert run("check", output) == 0
-    assert f"{output}: valid" in capsys.readouterr().out
+    assert f"{output}: valid" in shows("check", output)
 
 
-def test_check_names_what_is_wrong_and_says_no(schedule: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_names_what_is_wrong_and_says_no(schedule: Path) -> None:
     value: dict[str, Any] = json.loads(schedule.read_text())
     value["operations"][-1]["start"] -= 1
     value["operations"][-1]["end"] -= 1
     schedule.write_text(json.dumps(value))
-    assert run("check", schedule, "--json") == 1
-    faults = json.loads(capsys.readouterr().out)["faults"]
+    faults = json.loads(shows("check", schedule, "--json", status=1))["faults"]
     assert any("micro-batch 3" in fault for fault in faults)
     assert any(fault.startswith("makespan is stated as") for fault in faults)
 
 
-def test_compare_shows_every_known_schedule(problem: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("compare", problem, "-n", 8, "--effort", 1, "--json", "--quiet") == 0
-    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
+def test_compare_shows_every_known_schedule(problem: Path) -> None:
+    told = shows("compare", problem, "-n", 8, "--effort", 1, "--json", "--quiet")
+    rows = {row["name"]: row for row in json.loads(told)["rows"]}
     assert set(rows) == {"gpipe", "1f1b", "v-block", "dynapipe", "greedy", "weft"}
     assert not rows["gpipe"]["fits"]
     assert rows["weft"]["makespan"] == rows["1f1b"]["makespan"] == rows["weft"]["bound"] == 36
-    assert run("compare", problem, "-n", 8, "--effort", 1, "--quiet") == 0
-    assert "a tie" in capsys.readouterr().out
+    assert "a tie" in shows("compare", problem, "-n", 8, "--effort", 1, "--quiet")
 
 
-def test_a_model_spec_is_solved_over_its_placements(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    spec = tmp_path / "tiny.yaml"
-    spec.write_text(TINY_SPEC)
+def test_a_model_spec_is_solved_over_its_placements(tmp_path: Path) -> None:
+    spec = written(tmp_path / "tiny.yaml", TINY_SPEC)
     comparison = weft.compare(spec, effort=0.3)
     assert {"1f1b", "interleaved", "zb-v", "weft"} <= set(comparison.schedules)
     for row in comparison.rows:
         if row.fits:
             assert comparison.weft.makespan <= row.makespan * (1 + 1e-9)
-    assert run("solve", spec, "--effort", 0.2, "--json", "--quiet") == 0
-    solved = json.loads(capsys.readouterr().out)["solver"]
+    solved = json.loads(shows("solve", spec, "--effort", 0.2, "--json", "--quiet"))["solver"]
     assert solved["bound_over_placements"] <= comparison.weft.makespan
     assert solved["placement"]
 
 
 @pytest.mark.parametrize("command", ["check", "draw", "plan", "export"])
-def test_a_spec_in_the_place_of_a_schedule_is_told_how_to_become_one(command: str, tmp_path: Path,
-                                                                     capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "model.yaml"
-    path.write_text(TINY_SPEC)
+def test_a_spec_in_the_place_of_a_schedule_is_told_how_to_become_one(command: str, tmp_path: Path) -> None:
+    path = written(tmp_path / "model.yaml", TINY_SPEC)
     further = [] if command == "check" else ["-o", tmp_path / ("out.svg" if command == "draw" else "out.json")]
-    assert run(command, path, *further) == 2
-    assert "model.yaml: is a model spec by its ending, and this needs a schedule; make" in capsys.readouterr().err
+    said = refusal(command, path, *further)
+    assert "model.yaml: is a model spec by its ending, and this needs a schedule; make" in said
 
 
-def test_schema_is_the_json_schema_of_a_spec(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("schema") == 0
-    assert {"model", "cluster", "training"} <= set(json.loads(capsys.readouterr().out)["properties"])
+def test_schema_is_the_json_schema_of_a_spec() -> None:
+    assert {"model", "cluster", "training"} <= set(json.loads(shows("schema"))["properties"])
 
 
 @pytest.mark.parametrize(("name", "content", "status", "message"), [
@@ -117,55 +99,44 @@ def test_schema_is_the_json_schema_of_a_spec(capsys: pytest.CaptureFixture[str])
     ("million.yaml", TINY_SPEC.replace("micro_batches: 4", "micro_batches: 1000000"), 2, "micro_batches"),
     ("small.yaml", TINY_SPEC.replace("2 GiB", "1.05 GiB"), 1, "GPU"),
 ])
-def test_a_bad_spec_gets_one_sentence(name: str, content: str | None, status: int, message: str, tmp_path: Path,
-                                      capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_spec_gets_one_sentence(name: str, content: str | None, status: int, message: str,
+                                      tmp_path: Path) -> None:
     path = tmp_path / name
     if content is not None:
         path.write_text(content)
-    assert run("solve", path, "-n" if name.endswith("json") else "--effort", 1) == status
-    printed = capsys.readouterr().err
-    assert message in printed
-    assert len(printed.splitlines()) == 1
+    assert message in refusal("solve", path, "-n" if name.endswith("json") else "--effort", 1, status=status)
 
 
-def test_a_problem_that_fits_no_memory_is_a_no(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_problem_that_fits_no_memory_is_a_no(tmp_path: Path) -> None:
     tight: Problem = pipeline(chain(2), activation=5, memory=4)
     save_problem(tight, tmp_path / "tight.json")
-    assert run("solve", tmp_path / "tight.json", "-n", 2, "-o", tmp_path / "out.json") == 1
-    assert "too little: the least that works is" in capsys.readouterr().err
+    said = refusal("solve", tmp_path / "tight.json", "-n", 2, "-o", tmp_path / "out.json", status=1)
+    assert "too little: the least that works is" in said
     assert not (tmp_path / "out.json").exists()
 
 
-def test_a_block_problem_needs_the_number_of_micro_batches(problem: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("solve", problem) == 2
-    assert "--micro-batches N" in capsys.readouterr().err
+def test_a_block_problem_needs_the_number_of_micro_batches(problem: Path) -> None:
+    assert "--micro-batches N" in refusal("solve", problem)
 
 
-def test_every_command_is_listed_and_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_is_listed_and_explains_itself() -> None:
     folder = ROOT / "weft" / "cli" / "commands"
     defined = [path for path in folder.glob("*.py") if "\n@command(" in path.read_text()]
     known = commands()
     assert len(known) == len(defined) > 15
     for name, command in known.items():
         assert command.summary == summary(name)
-        with pytest.raises(SystemExit) as exit_:
-            main([name, "--help"])
-        assert exit_.value.code == 0
-        assert capsys.readouterr().out.count(f"weft {name} - {command.summary}"[:90]) == 1
+        assert shows(name, "--help").count(f"weft {name} - {command.summary}"[:90]) == 1
 
 
 @pytest.mark.parametrize("arguments", [
     [], ["dance"], ["solve"], ["solve", "x", "-n", "0"], ["solve", "x", "-n", "many"],
     ["solve", "x", "--time-limit", "-3"], ["solve", "x", "--seed", "-1"]])
-def test_bad_usage_is_said_in_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as exit_:
-        main(arguments)
-    assert exit_.value.code == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
+def test_bad_usage_is_said_in_one_line(arguments: list[str]) -> None:
+    refusal(*arguments)
 
 
-def test_a_full_disk_at_the_end_loses_nothing(problem: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                              capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_at_the_end_loses_nothing(problem: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full, rescue = tmp_path / "full", tmp_path / "rescue"
     full.mkdir()
     rescue.mkdir()
@@ -178,9 +149,9 @@ def test_a_full_disk_at_the_end_loses_nothing(problem: Path, tmp_path: Path, mon
     monkeypatch.setattr("weft.solver.io.schedule_files.write_atomically", fill)
     monkeypatch.setenv("TMPDIR", str(rescue))
     monkeypatch.setattr("tempfile.tempdir", None)
-    assert run("solve", problem, "-n", 8, "-o", full / "out.json", "--effort", 1, "--quiet") == 2
+    said = refusal("solve", problem, "-n", 8, "-o", full / "out.json", "--effort", 1, "--quiet")
     saved = list(rescue.iterdir())
-    assert len(saved) == 1 and str(saved[0]) in capsys.readouterr().err
+    assert len(saved) == 1 and str(saved[0]) in said
     assert load_schedule(saved[0]).makespan == 36
     assert list(full.iterdir()) == []
 
@@ -191,11 +162,9 @@ def test_streams_that_the_caller_closed_are_written_to_nobody(schedule: Path, mo
     assert (main(["check", str(schedule)]), main(["check", str(schedule.with_name("none.json"))])) == (0, 2)
 
 
-def test_a_file_of_the_wrong_kind_is_named(schedule: Path, problem: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("check", problem) == 2
-    assert "format is 'weft.problem/1', it must be 'weft.schedule/1'" in capsys.readouterr().err
-    assert run("draw", schedule, "-o", schedule.with_suffix(".gif")) == 2
-    assert ".html" in capsys.readouterr().err
+def test_a_file_of_the_wrong_kind_is_named(schedule: Path, problem: Path) -> None:
+    assert "format is 'weft.problem/1', it must be 'weft.schedule/1'" in refusal("check", problem)
+    assert ".html" in refusal("draw", schedule, "-o", schedule.with_suffix(".gif"))
 
 
 def test_importing_weft_and_the_solver_loads_nothing_heavy() -> None:

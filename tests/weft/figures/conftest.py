@@ -6,8 +6,7 @@ import pytest
 
 from tests.support.builders import chain, pipeline
 from tests.support.pictures import GIB
-from weft.solver.baselines import baseline
-from weft.solver.schedule import Repetend, Schedule
+from weft.solver import Repetend, Schedule, baseline
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,7 @@ from weft.figures.data import read_measured, repetend_span
 from weft.figures.style import INK
 from weft.runtime.plan.plan import plan_of
 from weft.runtime.plan.timeline import Measured, Timeline, save_timeline
-from weft.solver.baselines import baseline
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
-from weft.solver.schedule import Operation, Schedule
+from weft.solver import Block, BlockKind, Dependency, Device, Operation, Problem, Schedule, baseline
 
 # -- phases ------------------------------------------------------------------------------------------------------
 

@@ -9,15 +9,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.support.builders import chain, pipeline
-from tests.support.lane_problems import laned_schedule
+from tests.support import chain, laned_schedule, pipeline, schedule_of_jobs
 from tests.support.pictures import GIB, rows
-from tests.support.wide_problems import schedule_of_jobs
 from weft.figures import chart, draw
 from weft.figures.data import read_measured
-from weft.solver.baselines import baseline
-from weft.solver.problem import Block, BlockKind, Device, Problem
-from weft.solver.schedule import Schedule
+from weft.solver import Block, BlockKind, Device, Problem, Schedule, baseline
 
 
 def svg_texts(path: Path) -> list[str]:

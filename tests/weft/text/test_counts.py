@@ -6,10 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.support.builders import chain, pipeline
-from weft.solver.baselines import baseline
-from weft.solver.problem import BlockKind, Device
-from weft.solver.schedule import Schedule
-from weft.solver.step.search import solve
+from weft.solver import BlockKind, Device, Schedule, baseline, solve
 from weft.solver.wide.block import WideBlock
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Run

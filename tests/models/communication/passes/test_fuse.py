@@ -5,11 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.support.communication import error, pipelined, tensor_parallel
-from weft.models.communication.builder import Builder
+from weft.communication import Builder, overlap, reorder, split
 from weft.models.communication.passes.fuse import fuse
-from weft.models.communication.passes.overlap import overlap
-from weft.models.communication.passes.reorder import reorder
-from weft.models.communication.passes.split import split
 from weft.models.communication.program import CommunicationError, CommunicationProgram
 
 

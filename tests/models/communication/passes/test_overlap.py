@@ -5,12 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.support.communication import error, pipelined, tensor_parallel
-from weft.models.communication.builder import Builder, data_parallel
-from weft.models.communication.passes.fuse import fuse
+from weft.communication import Builder, CommunicationError, data_parallel, fuse, reorder, split
 from weft.models.communication.passes.overlap import overlap, overlaps
-from weft.models.communication.passes.reorder import reorder
-from weft.models.communication.passes.split import split
-from weft.models.communication.program import CommunicationError
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 4])

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.support.communication import error, pipelined, tensor_parallel
-from weft.models.communication.builder import Builder, data_parallel
+from weft.communication import Builder, data_parallel, split
 from weft.models.communication.passes.reorder import reorder
-from weft.models.communication.passes.split import split
 from weft.models.communication.program import CommunicationError, CommunicationProgram
 
 

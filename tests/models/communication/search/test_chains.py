@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from itertools import permutations
 
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from weft.models.communication.search.chains import least, listed
 from weft.solver.problem import BlockKind
 from weft.solver.wide.block import WideBlock, WideDependency
@@ -42,7 +41,6 @@ def shortest(blocks: list[WideBlock]) -> float:
     return best
 
 
-@settings(max_examples=examples(60))
-@given(few_blocks())
+@for_all(few_blocks(), tries=60)
 def test_the_best_lies_between(blocks: list[WideBlock]) -> None:
     assert least(blocks) <= shortest(blocks) <= listed(blocks)

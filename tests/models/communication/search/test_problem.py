@@ -11,11 +11,7 @@ import pytest
 
 from tests.support.communication import chunked_collective, error, pipelined, random_program, tensor_parallel
 from tests.support.examples import slow
-from weft.models.communication.builder import Builder, add_adam, data_parallel
-from weft.models.communication.interpreter import random_values
-from weft.models.communication.passes.fuse import fuse
-from weft.models.communication.passes.overlap import overlap
-from weft.models.communication.prices import Prices
+from weft.communication import Builder, Prices, add_adam, data_parallel, fuse, overlap, random_values
 from weft.models.communication.program import CommunicationError, CommunicationProgram
 from weft.models.communication.search.problem import CHUNKS, VARIANT, choices_of, tune
 from weft.models.communication.search.schedules import ProgramSchedule, schedules

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.communication import error, pipelined, tensor_parallel
-from weft.models.communication.builder import Builder, add_adam, data_parallel
-from weft.models.communication.interpreter import random_values
+from weft.communication import Builder, add_adam, data_parallel, random_values
 from weft.models.communication.program import CommunicationProgram
 from weft.models.communication.search.chains import title
 from weft.models.communication.search.schedules import fused_parts, schedules

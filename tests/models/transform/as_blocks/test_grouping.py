@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.support.programs import mlp
-from weft.models.layouts.conversion import uniform
-from weft.models.transform.as_blocks.costs import GivenCosts
 from weft.models.transform.as_blocks.problem import PlanBlocks, Pricing, plan_blocks
 from weft.models.transform.plan import TransformPlan
+from weft.plans import GivenCosts, uniform
 
 
 def blocks(plan: TransformPlan, *, split: bool = True) -> PlanBlocks:

@@ -10,18 +10,12 @@ import pytest
 
 from experiments.lib.published_plans import PLANS
 from tests.support.programs import attention, experts, mlp, random_plan, transformer
-from weft.models.layouts.conversion import uniform
-from weft.models.transform.as_blocks.costs import GivenCosts
 from weft.models.transform.as_blocks.problem import PlanBlocks, Pricing, plan_blocks
 from weft.models.transform.auditing import breaches
-from weft.models.transform.backward import with_update
 from weft.models.transform.plan import Preserved, TransformPlan
-from weft.models.transform.planned import Part
 from weft.models.transform.program import PlanError, PlanProgram
-from weft.solver.judge.validate import violations
-from weft.solver.problem import Problem
-from weft.solver.schedule import Schedule
-from weft.solver.step.search import solve
+from weft.plans import GivenCosts, Part, uniform, with_update
+from weft.solver import Problem, Schedule, solve, violations
 from weft.solver.timing import DeadlockError, time_orders
 
 ALIKE = Pricing(GivenCosts({}, 1.0))

@@ -10,9 +10,8 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.support.every_operator import CASES, Every, inputs
+from tests.support.every_operator import CASES, Every, differences, inputs, wrong_types
 from tests.support.examples import examples
-from tests.support.operator_parts import differences, wrong_types
 from weft.app.plans.checking import Array, run_dense
 from weft.models.capture.capture import save_exported
 from weft.models.transform.backward import with_backward

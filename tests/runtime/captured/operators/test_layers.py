@@ -6,13 +6,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from tests.runtime.captured.test_cut import by_stages, plain
 from tests.support.captured_models import Case, Counts
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from weft.runtime.captured.captured import Captured
 from weft.runtime.captured.cut import CapturedCut
 from weft.runtime.captured.purity import Purity
@@ -168,9 +167,8 @@ def test_each_kind_of_operator_waits(name: str) -> None:
     assert waiting(case.model, captured, True) == {n for n in every if name not in IN_I or n.startswith("own.1")}
 
 
-@settings(max_examples=examples(15))
-@given(st.lists(st.sampled_from(sorted(STEPS.keys() - {"cast"})), min_size=2, max_size=5), st.floats(0, 0.99),
-       st.booleans(), st.integers(0, 3))
+@for_all(st.lists(st.sampled_from(sorted(STEPS.keys() - {"cast"})), min_size=2, max_size=5), st.floats(0, 0.99),
+         st.booleans(), st.integers(0, 3), tries=15)
 def test_rows_of_them_cut_anywhere_give_the_models_gradients(names: list[str], at: float, light: bool,
                                                              frozen: int) -> None:
     case = row(["linear", *names], frozen if frozen > 1 else 0)

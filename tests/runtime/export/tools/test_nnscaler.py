@@ -10,13 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.builders import both_ways, chain, pipeline, v
-from tests.support.tessel_shapes import shape
+from tests.support import both_ways, chain, pipeline, shape, v
 from weft.runtime.export.forms import ExportError
 from weft.runtime.export.tools.nnscaler import nnscaler_module
-from weft.solver.baselines import baseline
-from weft.solver.problem import Block, BlockKind, Device, Problem
-from weft.solver.step.search import solve
+from weft.solver import Block, BlockKind, Device, Problem, baseline, solve
 
 
 @dataclass(eq=False)

@@ -12,9 +12,8 @@ from tests.support.builders import chain, loop, pipeline, v
 from weft.runtime.export.forms import ExportError
 from weft.runtime.export.tools.megatron import MEGATRON, arguments_of
 from weft.runtime.export.tools.torchtitan import torchtitan_settings
-from weft.solver.baselines import baseline
+from weft.solver import Schedule, baseline
 from weft.solver.io.megatron_layout import layout_text
-from weft.solver.schedule import Schedule
 
 LAYERS = ["embedding", *(f"layer{i}" for i in range(6)), "head"]
 

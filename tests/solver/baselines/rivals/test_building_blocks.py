@@ -6,22 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.builders import chain, loop, pipeline, v
-from weft.solver.baselines import BASELINES, NotApplicable, baseline
+from tests.support.builders import chain, loop, pipeline, v, valid
+from weft.solver import BASELINES, NotApplicable, Schedule, baseline, time_orders, validate
 from weft.solver.baselines.lib.extend import extended
 from weft.solver.baselines.one_f_one_b_plus import around_blocks
-from weft.solver.judge.validate import validate
 from weft.solver.problem import Block, BlockKind, Dependency, Number, Problem
-from weft.solver.schedule import Schedule
-from weft.solver.timing import time_orders
 
 
 @pytest.mark.parametrize(("p", "m", "cap", "makespan"), [
     (4, 8, 4, 59), (4, 8, 5, 56), (4, 8, 6, 53), (4, 8, 8, 51), (8, 16, 8, 119), (8, 16, 9, 116), (8, 16, 10, 113),
     (8, 16, 16, 103), (16, 32, 12, 251), (16, 32, 14, 245)])
 def test_as_good_as_the_best_known_on_uniform_vs(p: int, m: int, cap: int, makespan: int) -> None:
-    schedule = baseline("v-block", pipeline(v(p), split=(1, 1), memory=cap), m)
-    validate(schedule)
+    schedule = valid(baseline("v-block", pipeline(v(p), split=(1, 1), memory=cap), m))
     assert schedule.makespan <= makespan
 
 
@@ -34,11 +30,9 @@ def test_as_good_as_the_best_known_on_uniform_vs(p: int, m: int, cap: int, makes
     (pipeline(v(4), forward=5, split=(4, 3), memory=6), ("v-min", "v-half")),
     (pipeline(v(4), forward=2, split=(3, 1), memory=9, lag=0.5), ("v-min", "v-half", "zb-v", "dualpipe-v"))])
 def test_no_worse_than_the_published_schedules_that_fit(problem: Problem, rivals: tuple[str, ...]) -> None:
-    found = baseline("v-block", problem, 16)
-    validate(found)
+    found = valid(baseline("v-block", problem, 16))
     for name in rivals:
-        rival = baseline(name, problem, 16)
-        validate(rival)
+        rival = valid(baseline(name, problem, 16))
         assert found.makespan <= rival.makespan, name
 
 
@@ -48,8 +42,7 @@ def test_any_cap_down_to_one_micro_batch_at_a_time(stages: list[int], split: tup
     least = len(stages) // len(set(stages))
     previous = float("inf")
     for cap in (least, least + 1, 2 * least + 1, 8 * least):
-        schedule = baseline("v-block", pipeline(stages, split=split, memory=cap), 10)
-        validate(schedule)
+        schedule = valid(baseline("v-block", pipeline(stages, split=split, memory=cap), 10))
         assert schedule.makespan <= previous
         previous = schedule.makespan
     with pytest.raises(NotApplicable):
@@ -60,8 +53,7 @@ def test_unequal_stages_and_memory() -> None:
     even = pipeline(v(4), split=(2, 2), forward=2, memory=7)
     blocks = [replace(block, duration=block.duration + 1 + i % 3 / 2) for i, block in enumerate(even.blocks)]
     problem = replace(even, blocks=tuple(blocks), devices=(*even.devices[:3], replace(even.devices[3], memory=4)))
-    schedule = baseline("v-block", problem, 20)
-    validate(schedule)
+    schedule = valid(baseline("v-block", problem, 20))
     assert schedule.makespan < baseline("greedy", problem, 20).makespan
 
 
@@ -117,8 +109,7 @@ def test_blocks_on_all_devices_are_put_between_building_blocks(devices: list[int
     out = Block("B in", BlockKind.BACKWARD, everywhere, 1, memory=(-2,), after=(Dependency("b0"),))
     problem = Problem("m", inner.devices, (into, *blocks, out))
     rows = around_blocks(problem, 8, held=held)
-    schedule = Schedule(problem, 8, time_orders(problem, 8, rows), 0.0)
-    validate(schedule)
+    schedule = valid(Schedule(problem, 8, time_orders(problem, 8, rows), 0.0))
     alone = baseline("v-block", inner, 8).makespan
     assert alone <= schedule.makespan <= alone + 8 * 2 + 6
 

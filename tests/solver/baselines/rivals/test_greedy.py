@@ -6,15 +6,10 @@ from itertools import accumulate
 
 import pytest
 
-from tests.support.builders import both_ways, chain, loop, pipeline, v
-from tests.support.tessel_shapes import shape
-from weft.solver.baselines import baseline
+from tests.support import both_ways, chain, loop, pipeline, shape, v, valid
+from weft.solver import Block, BlockKind, Dependency, Device, Link, Problem, Schedule, baseline, time_orders, validate
 from weft.solver.baselines.lib.amounts import Amounts
 from weft.solver.baselines.lib.priority_rule import fits_in_order, schedule_by_priority
-from weft.solver.judge.validate import validate
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
-from weft.solver.schedule import Schedule
-from weft.solver.timing import time_orders
 
 INFINITY = float("inf")
 
@@ -74,8 +69,7 @@ def test_a_block_on_several_devices_gets_its_turn() -> None:
     (shape("k", 4, 8), 24, 1.05), (shape("k", 8, 16), 24, 1.1), (pipeline(v(4), split=(1, 1), memory=8), 32, 1.05),
     (pipeline(loop(4), memory=11), 24, 1.1), (both_ways(4, split=(1, 1), memory=5), 12, 1.02)])
 def test_near_the_work_of_the_busiest_device_where_memory_allows(problem: Problem, n: int, share: float) -> None:
-    schedule = baseline("greedy", problem, n)
-    validate(schedule)
+    schedule = valid(baseline("greedy", problem, n))
     work = max(sum(problem.blocks[i].duration for i in row) for row in problem.blocks_on)
     assert schedule.makespan <= share * n * work
 

@@ -11,12 +11,9 @@ import pytest
 
 from tests.oracles.generated import drawn
 from tests.oracles.streams import drawn_stream, plain_streamer
-from tests.support.examples import slow
-from tests.support.lane_problems import laned_pipeline
-from weft.solver.baselines import baseline
+from tests.support import laned_pipeline, slow, valid
+from weft.solver import Block, BlockKind, Dependency, Device, Problem, baseline, validate
 from weft.solver.baselines.rivals.stream import block_places, demanded, tour
-from weft.solver.judge.validate import validate
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.ticks import TickProblem
 
 SLOTS = range(2, 9)
@@ -28,8 +25,7 @@ def test_streams_are_no_longer_than_a_plain_streamers_or_than_with_less_memory(g
     found = []
     for slots in SLOTS:
         problem = drawn_stream(grid, slots, seed)
-        schedule = baseline("stream", problem, 1)
-        validate(schedule)
+        schedule = valid(baseline("stream", problem, 1))
         assert schedule.peak_memory[0] <= slots
         assert schedule.makespan <= plain_streamer(problem)
         found.append(schedule.makespan)
@@ -39,8 +35,7 @@ def test_streams_are_no_longer_than_a_plain_streamers_or_than_with_less_memory(g
 def test_the_order_of_the_file_does_not_matter() -> None:
     problem = drawn_stream(5, 3, 0)
     by_kind = replace(problem, blocks=tuple(sorted(problem.blocks, key=lambda block: "LCS".index(block.name[0]))))
-    schedule = baseline("stream", by_kind, 1)
-    validate(schedule)
+    schedule = valid(baseline("stream", by_kind, 1))
     assert schedule.makespan <= plain_streamer(problem)
 
 
@@ -49,8 +44,7 @@ def test_the_order_of_the_file_does_not_matter() -> None:
 def test_pipelines_with_copies_run_without_waits_for_memory(ranks: int, memory: int) -> None:
     """Several micro-batches on several GPUs: the first copy and all copies of rank 0 are the bound."""
     problem = laned_pipeline(ranks, memory, copy=30)
-    schedule = baseline("stream", problem, 20)
-    validate(schedule)
+    schedule = valid(baseline("stream", problem, 20))
     assert schedule.makespan == {2: 1336, 4: 1488}[ranks]  # 20 x 60 of work, and the way there and back
 
 
@@ -67,8 +61,7 @@ def several_gpus(problem: Problem, gpus: int) -> Problem:
 
 def test_streams_on_several_gpus_are_as_long_as_on_one() -> None:
     problem = drawn_stream(3, 3, 1)
-    schedule = baseline("stream", several_gpus(problem, 3), 1)
-    validate(schedule)
+    schedule = valid(baseline("stream", several_gpus(problem, 3), 1))
     assert schedule.makespan == baseline("stream", problem, 1).makespan
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.support.builders import chain, pipeline
-from weft.solver.baselines import BASELINES
+from weft.solver import BASELINES, time_orders
 from weft.solver.baselines.lib.building_block import StepChain
 from weft.solver.baselines.rivals.weights_anew import WEIGHT, Rule, in_order, without_micro_batches
 from weft.solver.pipeline import Pipeline
-from weft.solver.timing import time_orders
 
 #: Two stages, F = 2, I = 2, W = 3; two micro-batches. Steps: F0 F1 I1 I0.
 PROBLEM = pipeline(chain(2), forward=2, split=(2, 3), memory=2)

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.builders import chain, pipeline, uneven
-from weft.solver.baselines import baseline
-from weft.solver.judge.validate import validate, violations
+from tests.support.builders import chain, pipeline, uneven, valid
+from weft.solver import baseline, validate, violations
 
 
 @pytest.mark.parametrize(("f", "i", "w"), [(1, 1, 1), (2, 2, 1), (3, 2, 2), (5, 4, 3)])
@@ -19,8 +18,7 @@ def test_no_worse_than_the_handcrafted_ones_that_fit(p: int, f: int, i: int, w: 
     for m in (p, 4 * p + 1):
         for cap in (p, 2 * p - 1, None):
             problem = pipeline(chain(p), forward=f, split=(i, w), memory=cap)
-            own = baseline("zb-auto", problem, m)
-            validate(own)
+            own = valid(baseline("zb-auto", problem, m))
             rivals = [baseline(name, problem, m) for name in ("1f1b", "zb-h1", "zb-h2")]
             assert own.makespan <= min(rival.makespan for rival in rivals if not violations(rival, limit=1))
 
@@ -44,6 +42,5 @@ def test_own_costs_own_memory(seed: int) -> None:
 
 
 def test_many_micro_batches_repeat() -> None:
-    schedule = baseline("zb-auto", pipeline(chain(4), split=(1, 1), memory=4), 500)
-    validate(schedule)
+    schedule = valid(baseline("zb-auto", pipeline(chain(4), split=(1, 1), memory=4), 500))
     assert schedule.makespan == 500 * 3 + 3

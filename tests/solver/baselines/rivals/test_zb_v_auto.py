@@ -6,16 +6,14 @@ import random
 
 import pytest
 
-from tests.support.builders import pipeline, uneven, v
-from weft.solver.baselines import baseline
-from weft.solver.judge.validate import validate
+from tests.support.builders import pipeline, uneven, v, valid
+from weft.solver import baseline, validate
 
 
 @pytest.mark.parametrize("m", [8, 12, 40])
 def test_no_bubble_with_equal_times(m: int) -> None:
     """As ZB-V: F = I = W, memory for p micro-batches, no device idle within its span."""
-    schedule = baseline("zb-v-auto", pipeline(v(4), split=(1, 1), memory=8), m)
-    validate(schedule)
+    schedule = valid(baseline("zb-v-auto", pipeline(v(4), split=(1, 1), memory=8), m))
     assert all(order[-1].end - order[0].start == 6 * m for order in schedule.device_orders)
 
 
@@ -23,8 +21,7 @@ def test_the_papers_costs() -> None:
     """Measured times of a 14.6B model, in microseconds, two stages a device: about what the fixed ZB-V takes, which is
     made for equal times, and 14 % less than V-Half."""
     problem = pipeline(v(8), forward=5673.5, split=(5624, 4066), memory=16, lag=377)
-    schedule = baseline("zb-v-auto", problem, 24)
-    validate(schedule)
+    schedule = valid(baseline("zb-v-auto", problem, 24))
     assert schedule.makespan <= 1.002 * baseline("zb-v", problem, 24).makespan
     assert schedule.makespan <= 0.86 * baseline("v-half", problem, 24).makespan
 

@@ -6,29 +6,26 @@ import random
 from fractions import Fraction
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from tests.support.alternatives import drawn_alternatives, least_over, mapped
-from tests.support.examples import examples, slow
+from tests.support.examples import for_all, slow
 from tests.support.wide_problems import drawn_run, keep_or_recompute, wide_problems, wide_runs
+from weft.solver import BlockKind, Budget, Device, Link
 from weft.solver.choices.relaxed.bounds import bound_of, least_work, load_bound, relaxed
-from weft.solver.cpsat.budget import Budget
-from weft.solver.problem import BlockKind, Device, Link
 from weft.solver.step.search import Infeasible, Search, solve
 from weft.solver.wide.block import WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Rounds, Run
 
 
-@settings(max_examples=examples(15))
-@given(wide_runs())
+@for_all(wide_runs(), tries=15)
 def test_never_more_than_the_best_makespan(drawn: tuple[WideProblem, Run]) -> None:
     assert bound_of(*drawn, "makespan") <= least_over(*drawn) * (1 + 1e-9)
 
 
-@settings(max_examples=examples(15))
-@given(st.integers(0, 10**6))
+@for_all(st.integers(0, 10**6), tries=15)
 def test_never_more_than_the_best_makespan_of_all_kinds_of_options(seed: int) -> None:
     problem = drawn_alternatives(seed, lanes=seed % 3 == 0, classes=seed % 3 == 1)
     run = drawn_run(problem, seed)
@@ -65,14 +62,12 @@ def _assert_all_map(problem: WideProblem, run: Run, seed: int) -> None:
                 mapped(search.best, rounds, common)
 
 
-@settings(max_examples=examples(30))
-@given(wide_problems(), st.integers(0, 10**6))
+@for_all(wide_problems(), st.integers(0, 10**6), tries=30)
 def test_schedules_map_into_it(problem: WideProblem, seed: int) -> None:
     _assert_all_map(problem, drawn_run(problem, seed), seed)
 
 
-@settings(max_examples=examples(50))
-@given(st.integers(0, 10**6), st.sampled_from(["plain", "classes", "jobs", "lanes"]))
+@for_all(st.integers(0, 10**6), st.sampled_from(["plain", "classes", "jobs", "lanes"]), tries=50)
 def test_schedules_of_all_kinds_of_options_map_into_it(seed: int, kind: str) -> None:
     problem = drawn_alternatives(seed, classes=kind == "classes", jobs=kind == "jobs", lanes=kind == "lanes")
     _assert_all_map(problem, drawn_run(problem, seed), seed)
@@ -127,8 +122,7 @@ def test_nothing_in_common() -> None:
     assert relaxed(problem) is None
 
 
-@settings(max_examples=examples(40))
-@given(st.integers(0, 10**6), st.booleans())
+@for_all(st.integers(0, 10**6), st.booleans(), tries=40)
 def test_no_assignment_works_less(seed: int, classes: bool) -> None:
     problem = drawn_alternatives(seed, classes=classes, jobs=not classes)
     run = drawn_run(problem, seed)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.oracles.whole import TooLarge, least_makespan
+from tests.support import drawn_wide, for_all
 from tests.support.class_runs import all_orders, drawn_pipeline, pipeline_of_lengths
-from tests.support.examples import examples
-from tests.support.wide_problems import drawn_wide
 from weft.solver.bounds.makespan import least_time
 from weft.solver.choices.sequences.costs import Costs
 from weft.solver.choices.sequences.node import Relaxation, rounds_of
@@ -38,8 +36,7 @@ def best(wide: WideProblem, names: list[str], partial: Sequences) -> float:
     return min(found)
 
 
-@given(st.integers(0, 10**6))
-@settings(max_examples=examples(40))
+@for_all(st.integers(0, 10**6), tries=40)
 def test_no_bound_exceeds_the_best_sequence_left(seed: int) -> None:
     wide, draw = drawn(seed), random.Random(seed)
     if not wide.classes:

@@ -7,12 +7,11 @@ import math
 import pytest
 
 from tests.support.class_runs import pipeline_of_lengths
+from weft.solver import BlockKind, Device, Infeasible
 from weft.solver.choices.sequences.costs import Costs
 from weft.solver.choices.sequences.memory import MemoryNeeds
 from weft.solver.choices.sequences.partial import any_sequences, given_sequences
 from weft.solver.choices.sequences.solve import solve_sequence
-from weft.solver.problem import BlockKind, Device
-from weft.solver.step.search import Infeasible
 from weft.solver.wide.block import WideBlock
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Run

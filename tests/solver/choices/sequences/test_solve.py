@@ -9,10 +9,9 @@ import pytest
 from tests.oracles.whole import TooLarge
 from tests.support.class_runs import all_orders, any_orders, best_of_orders, drawn_pipeline, pipeline_of_lengths
 from tests.support.examples import slow
+from weft.solver import Infeasible, validate
 from weft.solver.choices.sequences.solve import solve_sequence
 from weft.solver.choices.solve import solve_wide
-from weft.solver.judge.validate import validate
-from weft.solver.step.search import Infeasible
 from weft.solver.wide.run import Run
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.builders import chain, judged, pipeline, v
-from tests.support.examples import examples
+from tests.support import chain, for_all, judged, pipeline, v
 from tests.support.strategies import problems
 from weft.solver.period.improvers.list_schedule import list_periodic
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
@@ -41,8 +39,7 @@ def test_links_are_left_to_others() -> None:
     assert list_periodic(TickProblem.of(problem), 2, 10) is None
 
 
-@settings(max_examples=examples(100))
-@given(problems(balanced=True, capacities=True, links=False), st.integers(0, 3))
+@for_all(problems(balanced=True, capacities=True, links=False), st.integers(0, 3), tries=100)
 def test_what_is_listed_is_valid_when_repeated(problem: Problem, more: int) -> None:
     instance = TickProblem.of(problem)
     if not (instance.balanced and takes_before_giving(instance)):

@@ -8,13 +8,11 @@ from math import inf
 
 import pytest
 
-from tests.support.builders import chain, judged, loop, pipeline, uneven, v
-from tests.support.lane_problems import laned_pipeline
+from tests.support import chain, judged, laned_pipeline, loop, pipeline, uneven, v
 from weft.solver.cpsat.budget import Budget, Slice
-from weft.solver.period.bracket import Bracket
+from weft.solver.period import Bracket, Periodic
 from weft.solver.period.improvers.ring_search import RingSearch
 from weft.solver.period.improvers.starts import one_at_a_time
-from weft.solver.period.periodic import Periodic
 from weft.solver.period.reductions.multi_batch import in_copies, repeat_copies
 from weft.solver.period.technique import Task
 from weft.solver.problem import Problem

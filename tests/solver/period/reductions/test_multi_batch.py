@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume
 
-from tests.support.builders import chain, pipeline
-from tests.support.examples import examples
+from tests.support import chain, for_all, pipeline
 from tests.support.strategies import Case, cases
+from weft.solver import Budget, Schedule, solve, time_orders, unroll, validate
 from weft.solver.bounds import steady_bound
-from weft.solver.cpsat.budget import Budget
-from weft.solver.judge.validate import validate
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.periodic import repeat, retime
 from weft.solver.period.reductions.multi_batch import in_copies, repeat_copies
 from weft.solver.period.search import find_period
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
-from weft.solver.schedule import Schedule
 from weft.solver.step.edges import complete
-from weft.solver.step.search import solve
-from weft.solver.step.stretch import unroll
 from weft.solver.ticks import TickProblem
-from weft.solver.timing import time_orders
 
 
 @pytest.mark.parametrize("micro_batches", [15, 16, 17, 100])
@@ -70,8 +64,7 @@ def test_an_output_is_sent_in_the_same_order_in_every_copy() -> None:
     assert retime(many.instance, many.period, many.starts, 2).rate == 4
 
 
-@settings(max_examples=examples(60))
-@given(cases(max_devices=3, max_blocks=5, balanced=True))
+@for_all(cases(max_devices=3, max_blocks=5, balanced=True), tries=60)
 def test_copies_of_a_periodic_schedule_keep_its_rate(case: Case) -> None:
     """Links and waits across micro-batches included: re-timed in copies, the order is no slower, and it is valid."""
     instance = TickProblem.of(case.problem)

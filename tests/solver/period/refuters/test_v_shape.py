@@ -9,19 +9,17 @@ from itertools import pairwise
 from math import ceil
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.builders import chain, loop, pipeline, tight_v, uneven, v, waves
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from weft.solver.cpsat.budget import Budget, Slice
-from weft.solver.period.bracket import Bracket
+from weft.solver.period import Bracket, find_period
 from weft.solver.period.climb import refute
 from weft.solver.period.decide import REFUTED, decide
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.refuters.v_shape import VShape
 from weft.solver.period.refuters.v_shape_dp import VPatterns
-from weft.solver.period.search import find_period
 from weft.solver.period.structure.v_shape import V
 from weft.solver.period.technique import Task
 from weft.solver.problem import Device, Problem
@@ -75,8 +73,7 @@ def test_what_is_no_v_shape(problem: Problem) -> None:
     assert shape_of(problem) is None
 
 
-@settings(max_examples=examples(36))
-@given(st.integers(2, 3), st.integers(0, 9999), st.integers(2, 9), st.integers(0, 2))
+@for_all(st.integers(2, 3), st.integers(0, 9999), st.integers(2, 9), st.integers(0, 2), tries=36)
 def test_in_whole_ticks_exactly_the_impossible_is_refuted(devices: int, seed: int, memory: int, lags: int) -> None:
     """CP-SAT decides the whole period, block by block; amounts differ, and some blocks need workspace."""
     chance = random.Random(seed)
@@ -91,9 +88,8 @@ def test_in_whole_ticks_exactly_the_impossible_is_refuted(devices: int, seed: in
         assert refuted(shape, period, period) == (verdict is REFUTED)
 
 
-@settings(max_examples=examples(24))
-@given(st.sampled_from([3, 5, 8]), st.booleans(), st.integers(0, 999), st.sampled_from([1.0, 1.3, 2.0]),
-       st.integers(0, 3), st.sampled_from([9, 32, 48]))
+@for_all(st.sampled_from([3, 5, 8]), st.booleans(), st.integers(0, 999), st.sampled_from([1.0, 1.3, 2.0]),
+         st.integers(0, 3), st.sampled_from([9, 32, 48]), tries=24)
 def test_no_period_that_works_is_refuted(devices: int, split: bool, seed: int, cap: float, lags: int,
                                          cells: int) -> None:
     memory = max(2, round(cap * devices))

@@ -9,13 +9,12 @@ import pytest
 
 from tests.support.placements import chain, graph, ideal_program
 from weft.solver.cpsat.budget import Budget
-from weft.solver.placement import judge
+from weft.solver.placement import DeviceKind, Node, PlacementProblem, PlacementTensor, judge
 from weft.solver.placement.bracket import Standing
 from weft.solver.placement.chain.place import place, place_within
 from weft.solver.placement.groups import groups_of
 from weft.solver.placement.orders.slice_order import slice_order
 from weft.solver.placement.params import PARAMS
-from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, PlacementTensor
 
 
 @pytest.mark.parametrize("seed", range(6))

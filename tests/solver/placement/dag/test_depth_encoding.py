@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume
 
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from tests.support.stage_graphs import EFFORT, best_graph, problems
 from weft.solver.cpsat.budget import Budget
 from weft.solver.placement.dag.depth_encoding import least_bottleneck_by_depth, least_depth, least_depths
@@ -14,8 +14,7 @@ from weft.solver.placement.problem import PlacementProblem
 from weft.solver.placement.reductions.interchangeable import order_branches, order_twins
 
 
-@settings(max_examples=examples(25))
-@given(problems())
+@for_all(problems(), tries=25)
 def test_the_encodings_parts_agree_with_all_graphs_of_stages(problem: PlacementProblem) -> None:
     best = best_graph(problem)
     groups = order_branches(order_twins(groups_of(problem)))

@@ -6,18 +6,16 @@ import dataclasses
 import math
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from tests.support.placements import every_placement
 from tests.support.stage_graphs import EFFORT, forks, problems
 from weft.solver.cpsat.budget import Budget
-from weft.solver.placement import judge
+from weft.solver.placement import DeviceKind, Node, PlacementProblem, PlacementTensor, judge
 from weft.solver.placement.dag.front import front
 from weft.solver.placement.dag.stage_dag import stages_by_depth
 from weft.solver.placement.params import PARAMS
-from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, PlacementTensor
 
 
 def best_by_depth(problem: PlacementProblem, most: float = math.inf) -> list[tuple[float, int]]:
@@ -45,8 +43,7 @@ def offered(problem: PlacementProblem, most: float = math.inf, effort: float | N
     return [(point.load, point.depth) for point in found.points]
 
 
-@settings(max_examples=examples(60))
-@given(problems())
+@for_all(problems(), tries=60)
 def test_levels_find_every_trade_off(problem: PlacementProblem) -> None:
     wanted = best_by_depth(problem)
     found = offered(problem)
@@ -54,8 +51,7 @@ def test_levels_find_every_trade_off(problem: PlacementProblem) -> None:
     assert [load for load, _ in found] == pytest.approx([load for load, _ in wanted], rel=1e-6)
 
 
-@settings(max_examples=examples(15))
-@given(problems(kinds=2), st.sampled_from([0.8, 1.5]))
+@for_all(problems(kinds=2), st.sampled_from([0.8, 1.5]), tries=15)
 def test_the_encoding_finds_every_trade_off_below_what_is_wanted(problem: PlacementProblem, share: float) -> None:
     """On devices of two kinds, which the levels are not for."""
     every = best_by_depth(problem)

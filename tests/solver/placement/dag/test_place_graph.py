@@ -5,18 +5,16 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from tests.support.stage_graphs import EFFORT, best_graph, forks
 from weft.solver.cpsat.budget import Budget
-from weft.solver.placement.chain.place import place
+from weft.solver.placement import Degree, DeviceKind, Node, PlacementError, PlacementProblem, PlacementTensor, place
 from weft.solver.placement.dag.levels.ideals import TooWide
 from weft.solver.placement.dag.levels.level_search import LevelGoal, levels
 from weft.solver.placement.dag.place_graph import place_graph
 from weft.solver.placement.groups import groups_of
-from weft.solver.placement.problem import Degree, DeviceKind, Node, PlacementError, PlacementProblem, PlacementTensor
 from weft.solver.placement.refusals import NoPlacement
 
 
@@ -55,8 +53,7 @@ def trained(draw: st.DrawFn) -> PlacementProblem:
     return PlacementProblem("trained", (devices,), tuple(nodes), tuple(tensors), draw(st.integers(1, 3)))
 
 
-@settings(max_examples=examples(60))
-@given(trained())
+@for_all(trained(), tries=60)
 def test_tensors_beside_the_forward_graph_count_where_they_cross(problem: PlacementProblem) -> None:
     """Two operators of which neither comes before the other may be cheap together and too much for a device apart."""
     best = best_graph(problem)

@@ -5,22 +5,19 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from tests.support.replicated_stages import shared, two
 from tests.support.stage_graphs import CHAIN, EFFORT, FORK, forks, step_of, work_of
 from weft.solver.judge.validate import InvalidSchedule, violations
+from weft.solver.placement import PlacementError, place_graph
 from weft.solver.placement.dag.in_flight import in_flight_samples
-from weft.solver.placement.dag.place_graph import place_graph
 from weft.solver.placement.dag.stage_blocks import StageLoad, one_f_one_b, stage_problem
-from weft.solver.placement.problem import PlacementError
 
 
-@settings(max_examples=examples(60))
-@given(st.data())
+@for_all(st.data(), tries=60)
 def test_one_f_one_b_on_any_graph_of_stages_holds_what_the_rule_says(data: st.DataObject) -> None:
     """The judge checks every schedule against memory for just the samples that the rule gives a stage."""
     count = data.draw(st.integers(1, 6))

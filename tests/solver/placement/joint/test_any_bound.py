@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume
 
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from tests.support.sized_stages import best_step, every_choice, every_cut, sized_problems
 from tests.support.stage_graphs import forks
 from weft.solver.cpsat.budget import Budget
@@ -15,8 +15,7 @@ from weft.solver.placement.joint.any_bound import any_bound
 from weft.solver.placement.joint.sized import SizedProblem, affine
 
 
-@settings(max_examples=examples(25))
-@given(sized_problems())
+@for_all(sized_problems(), tries=25)
 def test_no_graph_has_a_shorter_step(sized: SizedProblem) -> None:
     least = min(best_step(cut, sizes) for cut in every_cut(sized) for sizes in every_choice(cut))
     assume(least < math.inf)

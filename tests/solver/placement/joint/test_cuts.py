@@ -8,11 +8,10 @@ import pytest
 
 from tests.support.replicated_stages import shared, two
 from tests.support.stage_graphs import EFFORT, forks, work_of
-from weft.solver.placement.dag.place_graph import place_graph
+from weft.solver.placement import PlacementProblem, place_graph
 from weft.solver.placement.groups import parts_of
 from weft.solver.placement.joint.cuts import cut_of
 from weft.solver.placement.joint.sized import SizedProblem, affine
-from weft.solver.placement.problem import PlacementProblem
 
 
 def test_one_size_for_all_costs_what_the_placement_says() -> None:

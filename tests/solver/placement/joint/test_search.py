@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
 
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from tests.support.sized_stages import best_step, every_choice, every_cut, sized_problems
 from tests.support.stage_graphs import forks
-from weft.solver.cpsat.budget import Budget
-from weft.solver.feasibility.infeasible import Infeasible, NoneFound
-from weft.solver.judge.validate import violations
+from weft.solver import Budget, Infeasible, NoneFound, violations
 from weft.solver.placement.dag.front import front
 from weft.solver.placement.joint.cuts import cut_of
 from weft.solver.placement.joint.search import place_step
@@ -20,8 +17,7 @@ from weft.solver.placement.joint.sized import SizedProblem, affine
 from weft.solver.placement.refusals import NoPlacement
 
 
-@settings(max_examples=examples(12))
-@given(sized_problems())
+@for_all(sized_problems(), tries=12)
 def test_no_bound_is_above_what_trying_everything_finds(sized: SizedProblem) -> None:
     best = {cut: min(best_step(cut, sizes) for sizes in every_choice(cut)) for cut in every_cut(sized)}
     least = min(best.values())

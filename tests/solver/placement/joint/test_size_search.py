@@ -9,10 +9,9 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from tests.support.sized_stages import every_choice, every_cut, sized_problems
 from weft.solver.placement.joint import size_search
 from weft.solver.placement.joint.size_search import SizeSearch
@@ -20,8 +19,7 @@ from weft.solver.placement.joint.sized import SizedProblem
 from weft.solver.placement.joint.step_bound import stage_bounds
 
 
-@settings(max_examples=examples(30))
-@given(sized_problems(most=4, sizes=(1, 2, 4), batch=4))
+@for_all(sized_problems(most=4, sizes=(1, 2, 4), batch=4), tries=30)
 def test_every_choice_comes_out_by_rising_bound(sized: SizedProblem) -> None:
     cuts = sorted(every_cut(sized), key=lambda cut: cut.parts)[:4]
     search = SizeSearch(cuts)
@@ -40,8 +38,7 @@ def test_every_choice_comes_out_by_rising_bound(sized: SizedProblem) -> None:
         assert out <= possible
 
 
-@settings(max_examples=examples(30))
-@given(sized_problems(most=4, sizes=(1, 2, 4), batch=4), st.integers(0, 20))
+@for_all(sized_problems(most=4, sizes=(1, 2, 4), batch=4), st.integers(0, 20), tries=30)
 def test_a_stop_while_choices_are_divided_proves_nothing_of_them(sized: SizedProblem, calls: int) -> None:
     cut = min(every_cut(sized), key=lambda cut: cut.parts)
     search, asked = SizeSearch([cut]), itertools.count()

@@ -30,17 +30,13 @@ def test_the_fastest_takes_no_more_and_holds_no_more_than_any_size() -> None:
     assert sized.fastest.micro_batches == 8 and sized.fastest.nodes[0].times == (1.25,)
 
 
-@pytest.mark.parametrize(("sizes", "what"), [
-    ((3,), "3 does not divide the mini-batch of 8"), ((2, 3), "3 does not divide"), ((0, 1), "0 does not divide"),
-    ((), "there are none")])
-def test_sizes_that_are_none_are_refused(sizes: tuple[int, ...], what: str) -> None:
+@pytest.mark.parametrize(("sizes", "mini_batch", "what"), [
+    ((3,), 8, "3 does not divide the mini-batch of 8"), ((2, 3), 8, "3 does not divide"),
+    ((0, 1), 8, "0 does not divide"), ((), 8, "there are none"),
+    ((2, 3), 12, "2 does not divide 3; each must divide the next larger one")])
+def test_sizes_that_are_none_are_refused(sizes: tuple[int, ...], mini_batch: int, what: str) -> None:
     with pytest.raises(PlacementError, match=what):
-        affine(forks(2, 1, devices=2), 2, sizes, 0.0, 8)
-
-
-def test_sizes_that_do_not_divide_each_other_are_refused() -> None:
-    with pytest.raises(PlacementError, match="2 does not divide 3; each must divide the next larger one"):
-        affine(forks(2, 1, devices=2), 2, (2, 3), 0.0, 12)
+        affine(forks(2, 1, devices=2), 2, sizes, 0.0, mini_batch)
 
 
 def test_graphs_that_differ_in_more_than_costs_are_refused() -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from tests.support.sized_stages import best_step, every_choice, every_cut, sized_problems
 from tests.support.stage_graphs import forks
 from weft.solver.placement.joint.cuts import cut_of
@@ -17,8 +16,7 @@ from weft.solver.placement.joint.step_bound import open_sizes, stage_bounds
 from weft.solver.placement.problem import PlacementProblem
 
 
-@settings(max_examples=examples(20))
-@given(sized_problems(), st.data())
+@for_all(sized_problems(), st.data(), tries=20)
 def test_no_choice_from_open_sizes_has_a_shorter_step(sized: SizedProblem, data: st.DataObject) -> None:
     cut = data.draw(st.sampled_from(sorted(every_cut(sized), key=lambda cut: cut.parts)))
     allowed = tuple(tuple(sorted(data.draw(st.sets(st.sampled_from(sizes), min_size=1)))) for sizes in open_sizes(cut))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -43,22 +44,21 @@ def test_a_stage_holds_what_it_receives() -> None:
     assert (only.activations, only.link) == (5, 0)
 
 
-def test_refusals_say_what_is_wrong() -> None:
-    ops = (operator("a", resident=50), operator("b", resident=50))
-    with pytest.raises(PlacementError, match="3 stages, use fewer"):
-        MemoryProblem(ops, 3, 100, 1e9)
-    with pytest.raises(PlacementError, match="copy_bandwidth is 0"):
-        MemoryProblem(ops, 2, 100, 0)
+@pytest.mark.parametrize(("stages", "memory", "copy_bandwidth", "more", "said"), [
+    (3, 100, 1e9, {}, "3 stages, use fewer"), (2, 100, 0, {}, "copy_bandwidth is 0"),
+    (2, 100, 1e9, {"copy_buffers": 0}, "copy_buffers is 0, it must be 1 or more"),
+    (2, 100, 1e9, {"ahead": -1}, "ahead is -1, it must be 0 or more"), (2, 100, 1e9, {"windows": ()}, "1 cuts"),
+    (1, 99, 1e9, {}, "100 bytes, the largest of one operator 50")])
+def test_refusals_say_what_is_wrong(stages: int, memory: int, copy_bandwidth: float, more: dict[str, Any],
+                                    said: str) -> None:
+    with pytest.raises(PlacementError if stages > 1 else NoMemoryPlan, match=said):
+        plan_memory(MemoryProblem((operator("a", resident=50), operator("b", resident=50)), stages, memory,
+                                  copy_bandwidth, **more))
+
+
+def test_nothing_keeps_less_than_nothing() -> None:
     with pytest.raises(PlacementError, match="kept is -1"):
         operator("a", kept=-1)
-    with pytest.raises(PlacementError, match="copy_buffers is 0, it must be 1 or more"):
-        MemoryProblem(ops, 2, 100, 1e9, copy_buffers=0)
-    with pytest.raises(PlacementError, match="ahead is -1, it must be 0 or more"):
-        MemoryProblem(ops, 2, 100, 1e9, ahead=-1)
-    with pytest.raises(PlacementError, match="1 cuts"):
-        MemoryProblem(ops, 2, 100, 1e9, windows=())
-    with pytest.raises(NoMemoryPlan, match="100 bytes, the largest of one operator 50"):
-        plan_memory(MemoryProblem(ops, 1, 99, 1e9))
 
 
 def test_copies_of_many_bytes_are_counted_to_the_byte() -> None:

@@ -8,11 +8,10 @@ import pytest
 
 from tests.support.examples import slow
 from tests.support.memory_plans import GPT, T5, operator, profiled
+from weft.models import DEVICES, model_graph
 from weft.models.candidates.memory_candidates import graph_chain
-from weft.models.hardware.devices import DEVICES
 from weft.models.spec.families import GptModel
 from weft.models.times.roofline import Roofline
-from weft.models.zoo.graphs import model_graph
 from weft.solver.control.clock import watching
 from weft.solver.placement.memory.layer_rule import whole_layers
 from weft.solver.placement.memory.plan import ChainOperator, MemoryProblem

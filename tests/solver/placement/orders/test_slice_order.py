@@ -7,17 +7,15 @@ import itertools
 import random
 
 import pytest
-from hypothesis import given, settings
 
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from tests.support.placements import chain, graph
 from tests.support.replicated_stages import every_row, load, problems, shared
 from weft.solver.cpsat.budget import Budget
-from weft.solver.placement import judge
+from weft.solver.placement import DeviceKind, Node, PlacementProblem, PlacementTensor, judge
 from weft.solver.placement.dag.levels.level_search import first_chain
 from weft.solver.placement.groups import groups_of
 from weft.solver.placement.orders.slice_order import depth_first_order, interval_transfers, slice_order
-from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, PlacementTensor
 
 
 def test_a_slicing_is_the_best_of_its_order() -> None:
@@ -46,8 +44,7 @@ def test_stages_on_several_devices_of_several_kinds_are_the_best_of_their_order(
     assert found is not None and found.value == pytest.approx(min(loads))
 
 
-@settings(max_examples=examples(60))
-@given(problems())
+@for_all(problems(), tries=60)
 def test_rows_of_replicated_stages_are_the_best_of_an_order(problem: PlacementProblem) -> None:
     in_order = []
     for parts, on in every_row(problem):

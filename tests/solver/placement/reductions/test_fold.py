@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from tests.support.placements import graph
-from weft.solver.placement.chain.place import place
+from weft.solver.placement import DeviceKind, Node, PlacementTensor, place
 from weft.solver.placement.groups import groups_of
-from weft.solver.placement.problem import DeviceKind, Node, PlacementTensor
 from weft.solver.placement.reductions.fold import fold
 
 

@@ -9,14 +9,12 @@ import pytest
 
 from tests.oracles.lanes import drawn_with_lanes
 from tests.support.builders import pipeline, uneven, v
+from weft.solver import Budget, Problem, validate
 from weft.solver.control import compiled as binary
 from weft.solver.control.clock import OutOfTime
-from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.spans import span_of
-from weft.solver.judge.validate import validate
 from weft.solver.orders import local_search
 from weft.solver.orders.twin import TwinKernel
-from weft.solver.problem import Problem
 from weft.solver.step.goals import GOALS
 from weft.solver.step.phases.first_schedule import FirstSchedule
 from weft.solver.step.phases.moves import Moves

@@ -8,11 +8,9 @@ import pytest
 
 from tests.support.communication_programs import chunked, pipeline, sliced_optimizer, tensor_parallel
 from weft.app.communication.lowering import Emulated, StageOrder, lane_of, lower
-from weft.models.communication.passes.overlap import overlap
+from weft.communication import Tuned, overlap, schedules, tune
 from weft.models.communication.prices import Prices, work_of
 from weft.models.communication.program import CommunicationError, CommunicationProgram
-from weft.models.communication.search.problem import Tuned, tune
-from weft.models.communication.search.schedules import schedules
 from weft.runtime.communication.instructions import LaneProgram, LaneStep, LaneWait
 
 

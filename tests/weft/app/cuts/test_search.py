@@ -10,17 +10,15 @@ import pytest
 
 import weft
 from tests.oracles.whole import TooLarge, least_makespan
+from tests.support.builders import valid
 from tests.support.cut_specs import MODES, Mode, best_of_all_cuts, drawn_spec, spec_of
 from weft.app.cuts.search import CutDecision, CutSearch, space_title
 from weft.app.cuts.tries import tried
 from weft.app.lib.case import case_of
-from weft.app.lib.options import SearchOptions
 from weft.app.solving.solve import solve_case
 from weft.models.cuts.space import CutSpace
 from weft.models.cuts.spaces import cut_spaces
-from weft.solver import Infeasible
-from weft.solver.cpsat.budget import Budget
-from weft.solver.judge.validate import validate
+from weft.solver import Budget, Infeasible, validate
 from weft.solver.orders.climb import Climb
 
 EXACT = 1 + 1e-9
@@ -44,8 +42,7 @@ def test_the_best_over_all_cuts_is_found_and_proven(mode: Mode, shapes: list[str
             with pytest.raises(Infeasible):
                 weft.solve(spec, effort=4.0)
             continue
-        schedule = weft.solve(spec, effort=4.0)
-        validate(schedule)
+        schedule = valid(weft.solve(spec, effort=4.0))
         assert schedule.solver["bound_over_placements"] <= float(best) * EXACT
         assert float(best) / EXACT <= schedule.makespan <= float(best) * EXACT
         assert schedule.solver["bound_over_placements"] >= schedule.makespan / EXACT
@@ -82,8 +79,7 @@ def test_a_given_cut_is_the_only_one(mode: Mode) -> None:
             least = least_makespan(space.candidate(borders).problem, 2, 3_000)
         except TooLarge:
             least = None
-        schedule = weft.solve(spec, effort=1.0)
-        validate(schedule)
+        schedule = valid(weft.solve(spec, effort=1.0))
         assert list(map(len, schedule.solver["layers_of_stage"])) == cut
         assert "every cut" not in schedule.solver["covered"]
         if least is not None:
@@ -136,7 +132,7 @@ def test_the_bound_that_is_told_never_falls(number: int) -> None:
     """Nor does it when a cut gets a search of its own, which knows less of it."""
     bounds: list[float] = []
     case = case_of(drawn_spec(number, "split", count=8, shapes=["chain", "v", "loop"], chunks=2))
-    solve_case(case, SearchOptions(effort=0.5), lambda told: bounds.append(told.best.makespan_bound))
+    solve_case(case, weft.SearchOptions(effort=0.5), lambda told: bounds.append(told.best.makespan_bound))
     assert bounds == sorted(bounds)
 
 
@@ -158,7 +154,7 @@ def test_a_stop_while_a_cut_is_taken_proves_nothing_of_it(monkeypatch: pytest.Mo
         offered = {CutSearch.borders_of(placement) for placement in case.placements}
         with monkeypatch.context() as patch:
             patch.setattr(CutSpace, "take", stopped)
-            found = solve_case(case, SearchOptions(effort=2.0), lambda _: None)
+            found = solve_case(case, weft.SearchOptions(effort=2.0), lambda _: None)
         assert found.solver["bound_over_placements"] <= best.makespan * EXACT
         lower += found.makespan > best.makespan * EXACT
     assert lower

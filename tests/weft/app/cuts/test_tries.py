@@ -8,9 +8,8 @@ from tests.support.cut_specs import MODES, Mode, drawn_spec
 from weft.app.cuts.search import CutSearch
 from weft.app.cuts.tries import tried
 from weft.models.cuts.spaces import cut_spaces
+from weft.solver import Budget, validate
 from weft.solver.bounds.makespan import least_time
-from weft.solver.cpsat.budget import Budget
-from weft.solver.judge.validate import validate
 from weft.solver.orders.climb import Climb
 from weft.solver.ticks import TickProblem
 

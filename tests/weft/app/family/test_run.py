@@ -10,12 +10,10 @@ import weft
 from weft.app.family.result import Family
 from weft.app.family.run import pinned_case
 from weft.app.lib.case import case_of
-from weft.app.lib.options import SearchOptions
 from weft.app.sweep.cache import Solved, solve_point
 from weft.models.phases.plans import plan_of
 from weft.models.spec.spec import SpecError, parse_spec
-from weft.solver.judge.validate import violations
-from weft.solver.problem import Problem
+from weft.solver import Problem, violations
 
 #: Long sequences fit on one GPU a stage only; the first steps are faster with all layers on every GPU.
 SPEC = """
@@ -28,7 +26,7 @@ phases:
   steps: 1000
   sequence: [[0, 128], [400, 512], [700, 128]]
 """
-OPTIONS = SearchOptions(effort=0.5)
+OPTIONS = weft.SearchOptions(effort=0.5)
 
 
 @pytest.fixture(scope="module")

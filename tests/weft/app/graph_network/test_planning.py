@@ -3,17 +3,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support.commands import refusal, shows
 from tests.support.graph_networks import network_of, odd_graph
 from weft.app.graph_network.planning import graph_placements, grids_of, layer_sizes, passes, spec_passes
 from weft.app.lib.options import SearchOptions
 from weft.app.solving.opening import solve_source
-from weft.cli.main import main
 from weft.models.graph_network.graph import drawn_graph
 from weft.models.graph_network.steps import Choice, Pass
 from weft.models.spec.spec import SpecError, load_spec, parse_spec
-from weft.solver.feasibility.infeasible import Infeasible
-from weft.solver.io.schedule_files import load_schedule
-from weft.solver.judge.validate import violations
+from weft.solver import Infeasible, load_schedule, violations
 
 TEXT = """
 model:
@@ -85,7 +83,7 @@ def test_few_numbers_of_chunks_are_looked_at() -> None:
 
 
 @pytest.mark.slow
-def test_files_are_solved_in_a_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_are_solved_in_a_shell(tmp_path: Path) -> None:
     """One graph in three kinds of files, and drawn, is one problem; the schedule can be read again, and is valid."""
     drawn = drawn_graph(60, 500, skewed=True)
     edges = list(zip(drawn.source.tolist(), drawn.target.tolist(), strict=True))
@@ -101,8 +99,7 @@ def test_files_are_solved_in_a_shell(tmp_path: Path, capsys: pytest.CaptureFixtu
         placed = graph_placements(load_spec(spec))
         found.append([(block.name, block.duration, block.memory) for one in placed for block in one.problem.blocks])
     assert found == found[:1] * 4
-    assert main(["solve", str(spec), "-o", f"{tmp_path}/s.json", "--effort", "0.02", "--quiet"]) == 0
-    assert not violations(load_schedule(tmp_path / "s.json")) and "the fewest" in capsys.readouterr().out
+    told = shows("solve", spec, "-o", f"{tmp_path}/s.json", "--effort", "0.02", "--quiet")
+    assert not violations(load_schedule(tmp_path / "s.json")) and "the fewest" in told
     spec.write_text(TEXT.replace("180 kB", "1 kB").replace("features: 16", "features: 16\n  chunks: [8]"))
-    assert main(["solve", str(spec)]) == 1
-    assert "with up to 8 x 8 chunks at least" in capsys.readouterr().err
+    assert "with up to 8 x 8 chunks at least" in refusal("solve", spec, status=1)

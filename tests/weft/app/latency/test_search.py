@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import weft
 from tests.support.builders import loop, pipeline, together_spec
+from tests.support.commands import refusal, shows
 from weft.app.latency.serving import Serving, parse_period, parse_throughput
 from weft.app.lib.case import case_of
-from weft.cli.main import main
 from weft.models.spec.spec import parse_spec
-from weft.solver.io.problem_files import save_problem
-from weft.solver.io.schedule_files import load_schedule
-from weft.solver.judge.validate import validate
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
-from weft.solver.step.search import Infeasible
+from weft.solver import Block, BlockKind, Dependency, Device, Infeasible, Problem, load_schedule, save_problem, validate
 
 #: Stages of 13 and 9 in a chain, of 12 and 10 in a V, of 11 and 11 in a loop: each placement has its use.
 SPEC = {
@@ -95,17 +93,14 @@ def test_what_is_asked_for_in_units() -> None:
     assert parse_throughput("0.25/step", "step") == Fraction(1, 4)
 
 
-@pytest.mark.parametrize(("text", "unit"), [("x/s", "s"), ("0/s", "s"), ("-1", "s"), ("nan/s", "s"), ("1/h", "s"),
-                                            ("1/s", "step")])
-def test_a_throughput_that_means_nothing_is_refused(text: str, unit: str) -> None:
-    with pytest.raises(ValueError, match=r"throughput is .*must be micro-batches per time"):
-        parse_throughput(text, unit)
-
-
-@pytest.mark.parametrize(("text", "unit"), [("5 parsec", "s"), ("0 ms", "s"), ("x", "step"), (-1, "step")])
-def test_a_period_that_means_nothing_is_refused(text: str | int, unit: str) -> None:
-    with pytest.raises(ValueError, match=r"period is .*must be"):
-        parse_period(text, unit)
+@pytest.mark.parametrize(("parse", "text", "unit"), [
+    *((parse_throughput, text, "s") for text in ("x/s", "0/s", "-1", "nan/s", "1/h")),
+    (parse_throughput, "1/s", "step"), (parse_period, "5 parsec", "s"), (parse_period, "0 ms", "s"),
+    (parse_period, "x", "step"), (parse_period, -1, "step")])
+def test_a_floor_that_means_nothing_is_refused(parse: Callable[[Any, str], float], text: object, unit: str) -> None:
+    said = "throughput is .*must be micro-batches per time" if parse is parse_throughput else "period is .*must be"
+    with pytest.raises(ValueError, match=said):
+        parse(text, unit)
 
 
 def test_one_floor_and_at_least_two_points(problem: Path) -> None:
@@ -115,12 +110,11 @@ def test_one_floor_and_at_least_two_points(problem: Path) -> None:
         weft.latency(problem, points=1)
 
 
-def test_the_command_writes_the_schedule_at_a_floor(problem: Path, tmp_path: Path,
-                                                   capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_the_schedule_at_a_floor(problem: Path, tmp_path: Path) -> None:
     output = tmp_path / "schedule.json"
-    assert main(["latency", str(problem), "--throughput", "0.2/step", "-n", "5", "--effort", "10", "--json", "--quiet",
-                 "-o", str(output)]) == 0
-    assert json.loads(capsys.readouterr().out)["points"][0]["latency"] == 10
+    told = shows("latency", problem, "--throughput", "0.2/step", "-n", "5", "--effort", "10", "--json", "--quiet",
+                  "-o", output)
+    assert json.loads(told)["points"][0]["latency"] == 10
     schedule = load_schedule(output)
     assert schedule.micro_batches == 5 and schedule.period == 4
     assert weft.check(output) == []
@@ -128,11 +122,9 @@ def test_the_command_writes_the_schedule_at_a_floor(problem: Path, tmp_path: Pat
     assert longer.micro_batches == 9 and "latency" not in longer.solver
 
 
-def test_the_command_s_status_where_the_floor_cannot_be_met(problem: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["latency", str(problem), "--period", "3", "--effort", "5"]) == 1
-    assert "cannot be met" in capsys.readouterr().err
-    assert main(["latency", str(problem), "-o", "front.txt"]) == 2
-    assert "a latency is written as" in capsys.readouterr().err
+def test_the_command_s_status_where_the_floor_cannot_be_met(problem: Path) -> None:
+    assert "cannot be met" in refusal("latency", problem, "--period", "3", "--effort", "5", status=1)
+    assert "a latency is written as" in refusal("latency", problem, "-o", "front.txt")
 
 
 def test_gpus_that_compute_together_are_each_counted() -> None:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 import weft
-from tests.support.builders import chain, pipeline
-from tests.support.paths import SPECS
+from tests.support import SPECS, chain, pipeline, shows
 from weft.app.lib.case import case_of
 from weft.app.lib.coverage import NOTHING, Coverage
-from weft.cli.main import main
 from weft.models.spec.spec import load_spec
 from weft.solver.io.schedule_files import load_schedule
 
@@ -41,17 +37,15 @@ def test_a_block_problem_is_placed_already() -> None:
     assert case_of(pipeline(chain(2)), 4).coverage.text() == NOTHING.text() == ""
 
 
-def test_solve_says_and_saves_what_its_proof_covers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_solve_says_and_saves_what_its_proof_covers(tmp_path: Path) -> None:
     output = tmp_path / "schedule.json"
-    assert main(["solve", str(SPEC), "--effort", "0.5", "--quiet", "-o", str(output)]) == 0
-    text = capsys.readouterr().out
+    text = shows("solve", SPEC, "--effort", "0.5", "--quiet", "-o", output)
     assert f"covered   proven optimal over {COVERED}{WHOLE}; other shapes may be faster" in text
     schedule = load_schedule(output)
     assert schedule.solver["covered"] == COVERED + WHOLE
     stages = {entry["placement"]: len(entry["cut"]) for entry in schedule.solver["alternatives"]}
     assert stages.items() >= {"1 stage a GPU, I+W": 2, "V, 2 chunks, I+W": 4, "loop, 2 chunks, I+W": 4}.items()
-    assert main(["explain", str(output)]) == 0
-    assert "no schedule of this placement is shorter (proven)" in capsys.readouterr().out
+    assert "no schedule of this placement is shorter (proven)" in shows("explain", output)
 
 
 def test_sweep_and_latency_name_what_their_gaps_are_over() -> None:

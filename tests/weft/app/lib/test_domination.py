@@ -10,8 +10,7 @@ import pytest
 from weft.app.lib.domination import undominated
 from weft.models.candidates.build import ModelCandidate, candidates
 from weft.models.spec.spec import demo_spec, parse_spec
-from weft.solver.problem import Problem
-from weft.solver.step.search import solve
+from weft.solver import Problem, solve
 
 SPEC = """
 name: tiny

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.builders import chain, pipeline
-from tests.support.wide_problems import keep_or_recompute
+from tests.support import chain, keep_or_recompute, pipeline
 from weft.app.lib.case import case_of
 from weft.app.lib.options import SearchOptions
 from weft.solver.problem import BlockKind, Device

@@ -9,10 +9,8 @@ import pytest
 import torch
 
 import weft
-from tests.support.captured_models import made
-from tests.support.paths import ROOT
+from tests.support import ROOT, launch_forked, made
 from tests.support.pipeline_ranks import SIZE, one_process, parts
-from tests.support.ranks import launch_forked
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.ranks.launch import Ended, launch_local
 

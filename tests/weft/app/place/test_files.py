@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 import weft
+from tests.support.commands import shows
 from weft.app.place.place import blocks_of
 from weft.cli.main import main
+from weft.solver import Device, ProblemError, load_schedule
 from weft.solver.io.problem_files import load_problem, problem_from_json, problem_to_json
-from weft.solver.io.schedule_files import load_schedule
-from weft.solver.placement.dag.place_graph import place_graph
-from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, PlacementTensor
-from weft.solver.problem import Device, ProblemError
+from weft.solver.placement import DeviceKind, Node, PlacementProblem, PlacementTensor, place_graph
 
 _SPEC = """
 name: small
@@ -27,16 +26,13 @@ training: {micro_batches: 4, micro_batch_size: 2}
 
 @pytest.mark.parametrize(("options", "name"), [
     ([], "weft.placement/1"), (["--stage-graph"], "weft.placement/1"), (["--memory"], "weft.memory_plans/1")])
-def test_every_answer_has_a_format_with_a_schema(options: list[str], name: str, tmp_path: Path,
-                                                 capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_answer_has_a_format_with_a_schema(options: list[str], name: str, tmp_path: Path) -> None:
     spec, answer = tmp_path / "spec.yaml", tmp_path / "answer.json"
     spec.write_text(_SPEC)
     assert main(["place", str(spec), *options, "-o", str(answer)]) == 0
     found = json.loads(answer.read_text())
     assert found["format"] == name
-    capsys.readouterr()
-    assert main(["schema", name.removeprefix("weft.").removesuffix("/1")]) == 0
-    schema = json.loads(capsys.readouterr().out)
+    schema = json.loads(shows("schema", name.removeprefix("weft.").removesuffix("/1")))
     jsonschema = pytest.importorskip("jsonschema")
     jsonschema.validate(found, schema)
     for damaged in ({**found, "format": "weft.other/1"}, {**found, "further": 1},
@@ -46,8 +42,7 @@ def test_every_answer_has_a_format_with_a_schema(options: list[str], name: str, 
 
 
 @pytest.mark.parametrize("option", ["--stage-graph", "--memory"])
-def test_weights_stay_in_view_from_place_to_solve(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-                                                  ) -> None:
+def test_weights_stay_in_view_from_place_to_solve(option: str, tmp_path: Path) -> None:
     """What parameters, gradients and optimizer take is off each GPU's memory, and shown beside what blocks hold."""
     spec, blocks, answer, schedule = (tmp_path / name for name in ("s.yaml", "p.json", "a.json", "r.json"))
     spec.write_text(_SPEC)
@@ -59,12 +54,11 @@ def test_weights_stay_in_view_from_place_to_solve(option: str, tmp_path: Path, c
     problem = load_problem(blocks)
     assert [device.static for device in problem.devices] == held and min(held) > 2**20
     assert {(device.memory or 0) + device.static for device in problem.devices} == {2**30}  # 2 GiB less the reserve
-    capsys.readouterr()
-    assert main(["solve", str(blocks), "-n", "4", "--effort", "1", "-o", str(schedule)]) == 0
+    told = shows("solve", blocks, "-n", "4", "--effort", "1", "-o", schedule)
     found = load_schedule(schedule)
     assert found.solver["static_memory"] == held and found.solver["gpu_memory"] == [2**30] * len(held)
     largest = max(peak + static for peak, static in zip(found.peak_memory, held, strict=True))
-    assert f"{largest / 2**20:.1f} MiB" in capsys.readouterr().out
+    assert f"{largest / 2**20:.1f} MiB" in told
     assert main(["check", str(schedule)]) == 0
 
 

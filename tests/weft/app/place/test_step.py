@@ -9,19 +9,16 @@ from pathlib import Path
 import pytest
 
 import weft
+from tests.support.commands import refusal, shows
 from weft.app.place.step import SizesAsked, parse_sizes, step_schedule
-from weft.cli.main import main
-from weft.models.graph.operator_files import save_graph
+from weft.models import model_graph, save_graph
 from weft.models.spec.families import UnoModel
-from weft.models.zoo.graphs import model_graph
 from weft.runtime.plan.plan import plan_of
 from weft.runtime.plan.stage_graph import NotAStageGraph, StageGraph
-from weft.solver.io.problem_files import load_problem
-from weft.solver.io.schedule_files import load_schedule
+from weft.solver import Schedule, load_problem, load_schedule
 from weft.solver.placement.joint.answer import PlacedStep
 from weft.solver.placement.joint.candidates import candidate_of
 from weft.solver.placement.problem import PlacementError
-from weft.solver.schedule import Schedule
 
 _SPEC = """
 name: branches
@@ -51,11 +48,11 @@ def graphs(tmp_path: Path) -> dict[int, Path]:
 
 
 def test_what_place_writes_of_a_step_is_checked_explained_drawn_and_planned(
-        spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        spec: Path, tmp_path: Path) -> None:
     answer, problem, schedule, plan = (str(tmp_path / name) for name in ("a.json", "p.json", "s.json", "l.json"))
-    assert main(["place", str(spec), "--stage-graph", "--micro-batch-sizes", "1,2,4,8", "--effort", "2", "--quiet",
-                 "-o", answer, "--problem", problem, "--schedule", schedule]) == 0
-    assert "samples: " in capsys.readouterr().out
+    told = shows("place", spec, "--stage-graph", "--micro-batch-sizes", "1,2,4,8", "--effort", "2", "--quiet", "-o",
+                  answer, "--problem", problem, "--schedule", schedule)
+    assert "samples: " in told
     found = json.loads(Path(answer).read_text())
     assert found["mini_batch"] == 32
     pytest.importorskip("jsonschema").validate(found, weft.schema("placed_step"))
@@ -67,7 +64,7 @@ def test_what_place_writes_of_a_step_is_checked_explained_drawn_and_planned(
     assert step.solver["bound_over_placements"] == found["makespan_bound"]
     for command in (["check", schedule], ["explain", schedule], ["draw", schedule, "-o", str(tmp_path / "s.svg")],
                     ["plan", schedule, "-o", plan]):
-        assert main(command) == 0, capsys.readouterr()
+        shows(*command)
 
 
 def test_a_plan_of_different_sizes_is_emulated_and_never_run(spec: Path) -> None:
@@ -133,14 +130,8 @@ def test_costs_that_nobody_has_given_are_refused(graphs: dict[int, Path], spec: 
     (["--stage-graph", "--micro-batch-sizes", "2", "--schedule", "x.txt"], "a schedule is written as .json"),
     (["--memory", "--micro-batch-sizes", "2"], "leave out --micro-batch-sizes"),
 ])
-def test_wishes_that_mean_nothing_are_one_sentence(options: list[str], what: str, spec: Path,
-                                                   capsys: pytest.CaptureFixture[str]) -> None:
-    try:
-        status = main(["place", str(spec), *options])
-    except SystemExit as stop:
-        status = int(stop.code or 0)
-    assert status == 2
-    assert what in capsys.readouterr().err
+def test_wishes_that_mean_nothing_are_one_sentence(options: list[str], what: str, spec: Path) -> None:
+    assert what in refusal("place", spec, *options)
 
 
 def test_sizes_are_read_from_text() -> None:

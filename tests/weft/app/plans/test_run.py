@@ -21,11 +21,10 @@ from tests.support.programs import numbers, random_plan, transformer
 from tests.support.ranks import launch_forked
 from weft.app.plans.checking import run_dense
 from weft.app.plans.run import PlanOnRank
-from weft.models.transform.backward import with_backward, with_update
 from weft.models.transform.plan import Preserved, TransformPlan
 from weft.models.transform.program import PlanProgram, ProgramBuilder
 from weft.plans import program as program_of
-from weft.plans import tensor_parallel
+from weft.plans import tensor_parallel, with_backward, with_update
 from weft.runtime.by_hand.operators import OPERATORS
 from weft.runtime.communication.others import RankError
 

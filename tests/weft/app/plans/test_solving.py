@@ -16,16 +16,13 @@ from tests.support.examples import slow
 from tests.support.programs import attention, mlp, numbers, random_plan, transformer
 from weft import plans
 from weft.app.lib.options import SearchOptions
-from weft.app.plans.checking import error
 from weft.app.plans.lowering import lower
 from weft.app.plans.solving import PlanMachine, SolvedPlan, as_written, solve_plan
-from weft.models.layouts.conversion import uniform
 from weft.models.transform.auditing import breaches
 from weft.models.transform.plan import TransformPlan
-from weft.models.transform.planned import Part
 from weft.models.transform.program import PlanError, PlanProgram
-from weft.solver.judge.validate import violations
-from weft.solver.step.search import Infeasible
+from weft.plans import Part, error, uniform
+from weft.solver import Infeasible, violations
 
 #: Whole seconds, so that all of it is exact.
 COSTS = {"up": 3.0, "down": 2.0, "d(act)*": 2.0, "d(w2)*": 1.0, "d(w1)*": 2.0, "d(*": 1.0, "*": 1.0}

@@ -7,15 +7,14 @@ from pathlib import Path
 import pytest
 
 import weft
+from tests.support import refusal, shows, slow
 from tests.support.damage import rewritten
-from tests.support.examples import slow
 from tests.support.exported_models import saved_model
 from weft.app.profile import operators
 from weft.app.profile.operators import profile_operators
 from weft.cli.main import main
-from weft.models.capture.capture import capture_file
+from weft.models import capture_file, load_graph
 from weft.models.graph.layers_view import by_layer
-from weft.models.graph.operator_files import load_graph
 from weft.models.times.measured_times import load_times
 from weft.models.times.operator_times import Origin
 
@@ -65,21 +64,18 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     assert all(entry.forward is not None for entry in times.operators)
 
 
-def test_capture_writes_the_operators_and_shows_the_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_capture_writes_the_operators_and_shows_the_layers(tmp_path: Path) -> None:
     path = saved_model("tied", tmp_path)
-    assert main(["capture", str(path), "-o", str(tmp_path / "graph.json")]) == 0
-    shown = capsys.readouterr().out
+    shown = shows("capture", path, "-o", tmp_path / "graph.json")
     assert load_graph(tmp_path / "graph.json") == weft.capture(path)
     assert "parameters (" in shown and "blocks.1 " in shown and "note: 0 operations" in shown
     assert main(["capture", str(path), "--layers", "-o", str(tmp_path / "layers.json")]) == 0
     assert load_graph(tmp_path / "layers.json") == by_layer(weft.capture(path))
-    assert main(["capture", str(tmp_path / "graph.json")]) == 2
-    assert "graph.json: is no .pt2 archive" in capsys.readouterr().err
+    assert "graph.json: is no .pt2 archive" in refusal("capture", tmp_path / "graph.json")
 
 
-def test_profile_writes_times(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_profile_writes_times(tmp_path: Path) -> None:
     path = saved_model("mlp", tmp_path)
-    assert main(["profile", str(path), "--repeats", "2", "-o", str(tmp_path / "times.json")]) == 0
-    assert "4 operators, 4 distinct" in capsys.readouterr().out
+    assert "4 operators, 4 distinct" in shows("profile", path, "--repeats", "2", "-o", tmp_path / "times.json")
     times = load_times(tmp_path / "times.json").times(weft.capture(path))
     assert all(time.origin == Origin.MEASURED for time in times.values())

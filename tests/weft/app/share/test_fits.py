@@ -7,9 +7,7 @@ import pytest
 from tests.support.sharing import one_gpu
 from weft.app.share.fits import missing, require_fit
 from weft.models.share.job import job_of
-from weft.solver.cpsat.budget import Budget
-from weft.solver.feasibility.infeasible import Infeasible
-from weft.solver.problem import BlockKind, Device
+from weft.solver import BlockKind, Budget, Device, Infeasible
 from weft.solver.wide.block import WideBlock
 from weft.solver.wide.problem import WideProblem
 

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 import weft
-from tests.support.examples import slow
+from tests.support import refusal, shows, slow
 from tests.support.shared_periods import compared
 from tests.support.sharing import one_gpu, random_jobs
-from weft.app.lib.options import SearchOptions
 from weft.app.share import search
 from weft.app.share.result import RatioTried, Sharing, Timed
 from weft.app.share.search import Question, _SharingSearch, share_jobs
@@ -20,16 +19,14 @@ from weft.cli.main import main
 from weft.models.share.job import Job, SharingError, job_of
 from weft.runtime.plan.lanes import collective_rows
 from weft.runtime.plan.plan import plan_of
+from weft.solver import Block, BlockKind, Dependency, Device, Infeasible, NoneFound, Problem, load_schedule
 from weft.solver.control.stopping import STOP
-from weft.solver.feasibility.infeasible import Infeasible, NoneFound
-from weft.solver.io.schedule_files import load_schedule
 from weft.solver.judge.collective_order import collective_order_faults
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
 
-def options() -> SearchOptions:
+def options() -> weft.SearchOptions:
     """Their time counts from now on."""
-    return SearchOptions(time_limit=3000, effort=0.5)
+    return weft.SearchOptions(time_limit=3000, effort=0.5)
 
 
 EVEN = Question("1:1")
@@ -140,7 +137,7 @@ def test_a_gpu_with_one_job_only_is_told() -> None:
 @pytest.mark.parametrize("seed", [0, slow(1), slow(2)])
 def test_every_rank_sees_collectives_in_one_order(seed: int) -> None:
     jobs = random_jobs(seed)
-    found = share_jobs(jobs, Question([1] * len(jobs)), SearchOptions(time_limit=3000, effort=0.05))
+    found = share_jobs(jobs, Question([1] * len(jobs)), weft.SearchOptions(time_limit=3000, effort=0.05))
     assert not collective_order_faults(collective_rows(plan_of(found.schedule)))
     assert found.round.bound <= found.round.period
 
@@ -161,11 +158,10 @@ def files(folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_command_writes_a_schedule_that_others_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_a_schedule_that_others_read(tmp_path: Path) -> None:
     out = str(tmp_path / "shared.json")
-    assert main(["share", *files(tmp_path), "--ratio", "1:1", "--quiet", "--time-limit", "20", "-o", out, "-o",
-                 str(tmp_path / "shared.svg")]) == 0
-    told = capsys.readouterr().out
+    told = shows("share", *files(tmp_path), "--ratio", "1:1", "--quiet", "--time-limit", "20", "-o", out, "-o",
+                  tmp_path / "shared.svg")
     assert "1:1 steps every 15 ms, proven the least" in told and "x 1.467 as fast as in turn" in told
     schedule = load_schedule(out)
     assert schedule.period == 15 and schedule.solver["share"]["ratio"] == [1, 1]
@@ -177,13 +173,8 @@ def test_the_command_writes_a_schedule_that_others_read(tmp_path: Path, capsys: 
 @pytest.mark.parametrize(("arguments", "status", "message"), [
     (["--ratio", "1.5:1"], 2, "never align"), (["--max-slowdown", "1.2"], 1, "no job may get slower than asked"),
     (["--max-slowdown", "=2"], 2, "job=number"), (["-o", "x.yaml"], 2, "a schedule is written as")])
-def test_the_command_refuses_in_a_sentence(arguments: list[str], status: int, message: str, tmp_path: Path,
-                                           capsys: pytest.CaptureFixture[str]) -> None:
-    try:
-        found = main(["share", *files(tmp_path), "--quiet", *arguments])
-    except SystemExit as ended:
-        found = int(str(ended.code))
-    assert found == status and message in capsys.readouterr().err
+def test_the_command_refuses_in_a_sentence(arguments: list[str], status: int, message: str, tmp_path: Path) -> None:
+    assert message in refusal("share", *files(tmp_path), "--quiet", *arguments, status=status)
 
 
 def test_more_rounds_than_can_be_searched_are_refused() -> None:
@@ -206,5 +197,5 @@ def test_a_stop_is_not_taken_for_too_few_rounds(monkeypatch: pytest.MonkeyPatch)
 def test_without_any_time_there_is_a_period(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "_IN_ANY_CASE", 30.0)  # on any machine enough
     jobs = [one_gpu(name, 6, 4) for name in "ab"]
-    found = share_jobs(jobs, EVEN, SearchOptions(time_limit=0.0))
+    found = share_jobs(jobs, EVEN, weft.SearchOptions(time_limit=0.0))
     assert found.round.period <= 20 and found.round.bound <= found.round.period

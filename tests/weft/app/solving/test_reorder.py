@@ -6,7 +6,6 @@ import pytest
 
 import weft
 from weft.app.lib.case import case_of
-from weft.app.lib.options import SearchOptions
 from weft.app.solving.reorder import best_order
 from weft.models.spec.spec import parse_spec
 from weft.solver.judge.validate import validate
@@ -23,7 +22,7 @@ placement: {shapes: [chain, v], backward: [full]}
 def test_it_is_no_longer_than_the_order_given_and_says_what_is_proven() -> None:
     spec = parse_spec(SPEC)
     given = weft.solve(spec, effort=6.0, time_limit=3000)
-    options = SearchOptions(effort=6.0, time_limit=3000, reorder=True)
+    options = weft.SearchOptions(effort=6.0, time_limit=3000, reorder=True)
     found = best_order(case_of(spec, None, options), options)
     validate(found)
     assert found.makespan <= given.makespan * (1 + 1e-9)

@@ -9,15 +9,12 @@ import pytest
 import weft
 from tests.models.candidates.test_alternatives import small
 from weft.app.lib.case import case_of
-from weft.app.lib.options import SearchOptions
 from weft.app.solving.solve import solve_case
 from weft.app.sweep.cache import Cache, Solved, key_of
 from weft.cli.lib.output import summary
-from weft.solver.feasibility.infeasible import Infeasible
+from weft.solver import Infeasible, Progress, violations
 from weft.solver.io.schedule_files import load_schedule, save_schedule, schedule_to_json
 from weft.solver.judge.claims import judge_claims
-from weft.solver.judge.validate import violations
-from weft.solver.step.report import Progress
 
 #: Two stages keep a micro-batch each where both recompute, and one of them where one keeps.
 TIGHT = 20_000
@@ -50,14 +47,14 @@ def test_where_nothing_fits_that_keeps_stages_recompute() -> None:
 
 def test_what_is_told_on_the_way_gets_no_worse_and_is_a_bound_on_all() -> None:
     told: list[Progress] = []
-    found = solve_case(case_of(small(CHAIN, memory=TIGHT)), SearchOptions(effort=2.0), told.append)
+    found = solve_case(case_of(small(CHAIN, memory=TIGHT)), weft.SearchOptions(effort=2.0), told.append)
     values = [progress.best.makespan for progress in told]
     assert values == sorted(values, reverse=True)
     assert all(progress.best.makespan_bound <= found.makespan * (1 + 1e-9) for progress in told)
 
 
 def test_a_sweep_takes_its_own_answer_from_the_cache(tmp_path: Path) -> None:
-    case, options = case_of(small(CHAIN, memory=TIGHT)), SearchOptions(effort=2.0)
+    case, options = case_of(small(CHAIN, memory=TIGHT)), weft.SearchOptions(effort=2.0)
     own = solve_case(case, options)
     cache, key = Cache(tmp_path), key_of(case, options)
     cache.save(key, Solved(own))

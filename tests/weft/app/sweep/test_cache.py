@@ -14,14 +14,13 @@ import weft
 from tests.support.builders import chain, pipeline
 from tests.support.sweeps import EFFORT, uniform
 from weft.app.lib.case import Case, case_of
-from weft.app.lib.options import SearchOptions
 from weft.app.sweep import cache as cache_module
 from weft.app.sweep.cache import Cache, Solved, key_of, solve_point
 from weft.solver.io.kept import json_digest
 from weft.solver.io.writing import default_folder
 from weft.solver.problem import Problem
 
-LIMITS = SearchOptions(effort=0.05)
+LIMITS = weft.SearchOptions(effort=0.05)
 Value = dict[str, Any]
 
 
@@ -56,7 +55,7 @@ def test_what_was_saved_comes_back_whole(cache: Cache, solved: Solved) -> None:
     (case(), replace(LIMITS, effort=0.06)),
     (case(), replace(LIMITS, time_limit=61.0)),
 ], ids=["memory", "duration", "micro-batches", "seed", "effort", "time limit"])
-def test_another_question_has_another_key(other: tuple[Case, SearchOptions]) -> None:
+def test_another_question_has_another_key(other: tuple[Case, weft.SearchOptions]) -> None:
     assert key_of(*other) != key_of(case(), LIMITS)
 
 

@@ -15,9 +15,7 @@ from weft.app.lib.case import case_of
 from weft.app.sweep.points import Axes, variants_of
 from weft.app.sweep.run import tightened
 from weft.models.spec.spec import Spec, SpecError, demo_spec, parse_spec
-from weft.solver.baselines import baseline
-from weft.solver.judge.validate import violations
-from weft.solver.step.search import Infeasible
+from weft.solver import Infeasible, baseline, violations
 from weft.text.units import memory_text
 
 SPEC = (TINY_SPEC.replace("micro_batch_size: 1", "micro_batch_size: 2")

@@ -15,12 +15,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.builders import pipeline, v
-from tests.support.paths import ROOT
+from tests.support import ROOT, pipeline, refusal, shows, v, written
 from tests.support.sweeps import EFFORT, sweep, uniform
 from weft.app.sweep.result import Sweep
 from weft.app.sweep.run import SweepProgress
-from weft.cli.main import main
 from weft.solver.io.problem_files import save_problem
 
 # -- executors ------------------------------------------------------------------------------------------------------
@@ -46,31 +44,25 @@ def test_any_executor_gives_the_same_rows_and_stays_open(expected: Sweep) -> Non
 
 
 @pytest.mark.slow
-def test_a_dask_cluster_gives_the_same_rows(expected: Sweep, tmp_path: Path,
-                                            capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dask_cluster_gives_the_same_rows(expected: Sweep, tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed")
     path = tmp_path / "problem.json"
     save_problem(uniform(), path)
     with distributed.LocalCluster(n_workers=1, threads_per_worker=2, processes=True, host="127.0.0.1",
                                   dashboard_address=None, silence_logs=50) as cluster:
-        status = main(["sweep", str(path), "--memory", "1,2,3", "-n", "3,5", "--effort", str(EFFORT), "--no-cache",
-                       "--dask", cluster.scheduler_address, "--json", "--quiet"])
-    assert status == 0
-    assert json.loads(capsys.readouterr().out)["rows"] == json.loads(json.dumps(expected.to_json()))["rows"]
+        told = shows("sweep", path, "--memory", "1,2,3", "-n", "3,5", "--effort", EFFORT, "--no-cache", "--dask",
+                     cluster.scheduler_address, "--json", "--quiet")
+    assert json.loads(told)["rows"] == json.loads(json.dumps(expected.to_json()))["rows"]
 
 
-def test_no_dask_scheduler_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str],
-                                           monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_dask_scheduler_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     distributed = pytest.importorskip("distributed")
     path = tmp_path / "problem.json"
     save_problem(uniform(), path)
-    assert main(["sweep", str(path), "-n", "3", "--dask", "no address at all"]) == 2
-    printed = capsys.readouterr().err
+    printed = refusal("sweep", path, "-n", "3", "--dask", "no address at all")
     assert printed.startswith("weft: no Dask scheduler answers at 'no address at all'")
-    assert printed.count("\n") == 1
     monkeypatch.setitem(sys.modules, "distributed", None)
-    assert main(["sweep", str(path), "-n", "3", "--dask", "127.0.0.1:1"]) == 2
-    assert "pip install 'weft[dask]'" in capsys.readouterr().err
+    assert "pip install 'weft[dask]'" in refusal("sweep", path, "-n", "3", "--dask", "127.0.0.1:1")
     assert distributed
 
 
@@ -148,8 +140,7 @@ def test_a_damaged_entry_is_solved_again(tmp_path: Path) -> None:
 
 
 def test_results_outlive_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
-    occupied = tmp_path / "file"
-    occupied.write_text("")
+    occupied = written(tmp_path / "file", "")
     found = sweep(memory=[1, 2], cache=occupied, refine=False)
     assert len(found.rows) == 2
     assert found.notes and found.notes[0].startswith(f"not cached: {occupied}")

@@ -11,8 +11,7 @@ from tests.support.builders import chain, pipeline
 from tests.weft.app.tools.test_solve_for import GRID, SPEC
 from weft.app.tools.elsewhere import elsewhere, run_line, tool_lines
 from weft.runtime.export.tools import TOOLS
-from weft.solver.baselines import baseline
-from weft.solver.schedule import Schedule
+from weft.solver import Schedule, baseline
 
 
 def solved(folder: Path, placement: str) -> Schedule:

@@ -12,10 +12,8 @@ from weft.app.export import run_lines
 from weft.app.lib.arguments import TOOL_NAMES
 from weft.cli.main import main
 from weft.runtime.export.tools import TOOLS
+from weft.solver import NoneFound, load_schedule, violations
 from weft.solver.control.stopping import STOP
-from weft.solver.feasibility.infeasible import NoneFound
-from weft.solver.io.schedule_files import load_schedule
-from weft.solver.judge.validate import violations
 
 SPEC = """
 model: {family: gpt, layers: 6, hidden: 512, heads: 8, vocabulary: 8192, sequence: 512}

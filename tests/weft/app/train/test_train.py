@@ -16,10 +16,8 @@ import pytest
 import torch
 from torch import nn
 
-from tests.support.paths import ROOT
-from tests.support.ranks import launch_forked
+from tests.support import ROOT, launch_forked, refusal, written
 from weft.app.train.setup import EXAMPLES, Setup, example_setup, setup_of
-from weft.cli.main import main
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.ranks.launch import run_ranks
 
@@ -75,8 +73,7 @@ def misled():
 
 @pytest.fixture
 def script(tmp_path: Path) -> str:
-    path = tmp_path / "mine.py"
-    path.write_text(SCRIPT)
+    path = written(tmp_path / "mine.py", SCRIPT)
     return str(path)
 
 
@@ -124,19 +121,20 @@ def test_every_example_is_made_where_it_can_be() -> None:
         assert isinstance(loss, torch.Tensor) and loss.isfinite()
 
 
-def test_what_a_setup_gives_is_looked_at(script: str) -> None:
+@pytest.mark.parametrize(("name", "said"), [
+    ("wrong", r"gives 'batches', it may give args, data, follow, kwargs"),
+    ("other", r"^setup .*mine\.py:other: module .* has no attribute 'other'"),
+    ("misled", r"options of setup gives 'memory', it may give allow_unread, .*batch_dims"),
+    ("planless", r"follow of setup must have plans, at least one, and switches"),
+    ("fails", r"setup .*:fails failed: KeyError: 'model', at mine.py:\d+ \(return")])
+def test_what_a_setup_gives_is_looked_at(script: str, name: str, said: str) -> None:
+    with pytest.raises(CaptureError, match=said):
+        setup_of(f"{script}:{name}")
+
+
+def test_setups_and_examples_are_found(script: str) -> None:
     found = setup_of(f"{script}:setup")
     assert isinstance(found, Setup) and isinstance(found.module, nn.Sequential) and found.micro_batches == 2
-    with pytest.raises(CaptureError, match=r"gives 'batches', it may give args, data, follow, kwargs"):
-        setup_of(f"{script}:wrong")
-    with pytest.raises(CaptureError, match=r"^setup .*mine\.py:other: module .* has no attribute 'other'"):
-        setup_of(f"{script}:other")
-    with pytest.raises(CaptureError, match=r"options of setup gives 'memory', it may give allow_unread, .*batch_dims"):
-        setup_of(f"{script}:misled")
-    with pytest.raises(CaptureError, match=r"follow of setup must have plans, at least one, and switches"):
-        setup_of(f"{script}:planless")
-    with pytest.raises(CaptureError, match=r"setup .*:fails failed: KeyError: 'model', at mine.py:\d+ \(return"):
-        setup_of(f"{script}:fails")
     with pytest.raises(CaptureError, match="--example is 'cat', it must be gpt, or with transformers installed one of "
                                            "gpt2, llama, bert, t5, vit, mixtral"):
         example_setup("cat")
@@ -150,9 +148,9 @@ def test_ranks_end_with_the_worst_exit_code() -> None:
     assert run_ranks(2, [sys.executable, "-c", "pass"]) == 0
 
 
-def test_the_command_needs_one_thing_to_train(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train"]) == 2 and "either FILE.py:FUNCTION, or --example NAME" in capsys.readouterr().err
-    assert main(["train", "x.py:y", "--example", "gpt"]) == 2
+def test_the_command_needs_one_thing_to_train() -> None:
+    for words in ([], ["x.py:y", "--example", "gpt"]):
+        assert "either FILE.py:FUNCTION, or --example NAME" in refusal("train", *words)
 
 
 def weft_train(*words: str) -> subprocess.Popen[str]:

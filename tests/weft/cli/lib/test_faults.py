@@ -14,15 +14,13 @@ from typing import NoReturn
 import pytest
 
 import weft
-from tests.support.builders import pipeline, uneven, v
-from tests.support.paths import ROOT
+from tests.support import ROOT, pipeline, ran, refusal, uneven, v
 from weft.cli.lib.faults import in_one_line
 from weft.cli.main import main
+from weft.solver import Infeasible, save_problem
 from weft.solver.control import compiled as binary
 from weft.solver.control.stopping import STOP
-from weft.solver.io.problem_files import save_problem
 from weft.solver.orders import local_search
-from weft.solver.step.search import Infeasible
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, error: Callable[[], object]) -> None:
@@ -59,37 +57,31 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (raises(RuntimeError("a\nb" * 500)), "(RuntimeError: a ba ba b"),
 ])
 def test_what_nobody_foresaw_is_a_sentence_and_a_file(error: Callable[[], object], what: str, folder: Path,
-                                                      monkeypatch: pytest.MonkeyPatch,
-                                                      capsys: pytest.CaptureFixture[str]) -> None:
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
     failing(monkeypatch, error)
-    assert main(["schema"]) == 3
-    printed = capsys.readouterr().err
-    assert len(printed.splitlines()) == 1 and len(printed) < 600
+    printed = refusal("schema", status=3)
     assert printed.startswith("weft: schema: a fault in weft, please report it (") and what in printed
+    assert len(printed) < 600
     details = Path(printed.strip().split("the details are in ")[1]).read_text()
     assert details.startswith(f"weft {weft.__version__}, Python 3.") and "Traceback" in details
     assert len(list(folder.iterdir())) == 1
 
 
-def test_a_fault_without_a_place_for_its_details_is_told_all_the_same(monkeypatch: pytest.MonkeyPatch,
-                                                                      capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fault_without_a_place_for_its_details_is_told_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     failing(monkeypatch, raises(KeyError("b")))
     monkeypatch.setattr("tempfile.mkstemp", raises_any)
-    assert main(["schema"]) == 3
-    assert capsys.readouterr().err == "weft: schema: a fault in weft, please report it (KeyError: 'b')\n"
+    assert refusal("schema", status=3) == "weft: schema: a fault in weft, please report it (KeyError: 'b')\n"
 
 
 def raises_any(**_: object) -> NoReturn:
     raise OSError(28, "No space left on device")
 
 
-def test_a_sentence_of_wefts_own_stays_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["solve", str(tmp_path / "no.yaml")]) == 2
-    assert "no.yaml: " in capsys.readouterr().err
+def test_a_sentence_of_wefts_own_stays_one(tmp_path: Path) -> None:
+    assert "no.yaml: " in refusal("solve", tmp_path / "no.yaml")
 
 
-def test_where_a_stop_came_nothing_found_is_no_answer(monkeypatch: pytest.MonkeyPatch,
-                                                      capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_a_stop_came_nothing_found_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped() -> NoReturn:
         STOP.requested = True
         raise Infeasible("x: none was found")
@@ -113,12 +105,9 @@ def test_a_terminal_that_knows_few_characters_gets_signs_for_the_others(monkeypa
     assert b"mod\\xe8le.yaml" in raw.getvalue()
 
 
-def test_an_error_is_as_long_as_people_read(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["solve", "x" * 100_000 + ".json", "-n", "2"]) == 2
-    assert len(capsys.readouterr().err) < 2200
-    with pytest.raises(SystemExit):
-        main(["solve", "x.json", "-n", "y" * 100_000])
-    assert len(capsys.readouterr().err) < 2200
+def test_an_error_is_as_long_as_people_read() -> None:
+    assert len(refusal("solve", "x" * 100_000 + ".json", "-n", "2")) < 2200
+    assert len(refusal("solve", "x.json", "-n", "y" * 100_000)) < 2200
 
 
 @pytest.mark.parametrize("option", [
@@ -126,12 +115,8 @@ def test_an_error_is_as_long_as_people_read(capsys: pytest.CaptureFixture[str]) 
     ["--time-limit", "1e308"], ["--time-limit", "inf"], ["-n", "1000000000"], ["-n", "9" * 5000],
     ["--effort", "1e308"]])
 @pytest.mark.parametrize("command", ["solve", "compare", "explain", "latency", "sweep"])
-def test_numbers_beyond_any_meaning_are_refused(command: str, option: list[str],
-                                                capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as exit_:
-        main([command, "x.json", *option])
-    printed = capsys.readouterr().err
-    assert exit_.value.code == 2 and len(printed.splitlines()) == 1 and "it must be a" in printed
+def test_numbers_beyond_any_meaning_are_refused(command: str, option: list[str]) -> None:
+    assert "it must be a" in refusal(command, "x.json", *option)
 
 
 @pytest.fixture
@@ -143,9 +128,10 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ["solve", str(tmp_path / "problem.json"), "-n", "6", "--effort", "0.005"]
 
 
-def test_a_command_says_it_in_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments) == 0
-    lines = [line for line in capsys.readouterr().err.splitlines() if "kernel" in line]
+def test_a_command_says_it_in_one_line(arguments: list[str]) -> None:
+    done = ran(*arguments)
+    lines = [line for line in done.err.splitlines() if "kernel" in line]
+    assert done.status == 0
     assert set(lines) == {"weft: the compiled kernel is not used, as there is none; local search runs in Python, a "
                           "hundred times slower"}
 

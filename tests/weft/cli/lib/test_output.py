@@ -13,16 +13,13 @@ from pathlib import Path
 import pytest
 from rich.table import Table
 
-from tests.support.builders import chain, pipeline
-from tests.support.tessel_shapes import shape
+from tests.support import chain, pipeline, refusal, shape, shows, written
 from weft.cli.lib.output import require_writable
 from weft.cli.lib.signals import listening
 from weft.cli.main import main
 from weft.figures import draw
-from weft.solver.baselines import baseline
+from weft.solver import baseline, load_schedule, save_problem, save_schedule
 from weft.solver.control.stopping import STOP
-from weft.solver.io.problem_files import save_problem
-from weft.solver.io.schedule_files import load_schedule, save_schedule
 from weft.solver.io.writing import write_atomically
 from weft.text.tables import table_text
 from weft.text.units import name_text
@@ -40,12 +37,8 @@ def schedule(tmp_path: Path) -> Path:
     return tmp_path / "schedule.json"
 
 
-def run(*arguments: object) -> int:
-    return main([str(argument) for argument in arguments])
-
-
-def solve(problem: Path, output: object) -> int:
-    return run("solve", problem, "-n", 8, "--effort", 0.1, "--quiet", "-o", output)
+def solving(problem: Path, output: object) -> list[object]:
+    return ["solve", problem, "-n", 8, "--effort", 0.1, "--quiet", "-o", output]
 
 
 @pytest.fixture
@@ -59,21 +52,18 @@ def test_what_a_link_points_to_is_written(problem: Path, tmp_path: Path) -> None
     link, target = tmp_path / "link.json", tmp_path / "deep" / "target.json"
     link.symlink_to(target)
     for _ in range(2):  # a link to nothing yet, and one to a file
-        assert solve(problem, link) == 0
+        shows(*solving(problem, link))
         assert link.is_symlink() and not target.is_symlink()
         assert load_schedule(target).makespan == 36
     assert os.listdir(tmp_path / "deep") == ["target.json"]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
-def test_devices_stay_devices(problem: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                              capsys: pytest.CaptureFixture[str]) -> None:
+def test_devices_stay_devices(problem: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    assert solve(problem, "/dev/null") == 0
-    capsys.readouterr()
-    assert solve(problem, "/dev/full") == 2
-    said = capsys.readouterr().err
+    shows(*solving(problem, "/dev/null"))
+    said = refusal(*solving(problem, "/dev/full"))
     assert said.startswith("weft: /dev/full: No space left on device; the schedule was saved to ")
     assert load_schedule(said.split("saved to ")[1].split(" instead")[0]).makespan == 36
     assert all(stat.S_ISCHR(os.stat(device).st_mode) for device in ("/dev/null", "/dev/full"))
@@ -85,7 +75,7 @@ def test_a_pipe_is_written_to(problem: Path, tmp_path: Path) -> None:
     read: list[str] = []
     reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
     reader.start()
-    assert solve(problem, pipe) == 0
+    shows(*solving(problem, pipe))
     reader.join(300)
     assert json.loads(read[0])["makespan"] == 36 and stat.S_ISFIFO(os.stat(pipe).st_mode)
 
@@ -101,10 +91,9 @@ def test_a_pipe_that_nobody_reads_ends_with_a_stop(tmp_path: Path) -> None:
 
 
 def test_permissions_stay(problem: Path, tmp_path: Path) -> None:
-    output = tmp_path / "out.json"
-    output.write_text("old")
+    output = written(tmp_path / "out.json", "old")
     output.chmod(0o640)
-    assert solve(problem, output) == 0
+    shows(*solving(problem, output))
     assert stat.S_IMODE(output.stat().st_mode) == 0o640
 
 
@@ -125,25 +114,20 @@ def test_permissions_stay(problem: Path, tmp_path: Path) -> None:
     (".", "is a folder"),
 ])
 def test_an_output_that_cannot_be_is_refused_before_the_search(
-        output: str, message: str, problem: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str]) -> None:
+        output: str, message: str, problem: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("link.json").symlink_to("problem.json")
     Path("loop.json").symlink_to("loop.json")
     before = problem.read_bytes()
-    assert solve(problem, output) == 2
-    printed = capsys.readouterr().err
-    assert message in printed and len(printed.splitlines()) == 1
+    assert message in refusal(*solving(problem, output))
     assert problem.read_bytes() == before
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everything")
-def test_what_is_read_only_is_refused(problem: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    output = tmp_path / "out.json"
-    output.write_text("old")
+def test_what_is_read_only_is_refused(problem: Path, tmp_path: Path) -> None:
+    output = written(tmp_path / "out.json", "old")
     output.chmod(0o444)
-    assert solve(problem, output) == 2
-    assert f"{output}: is read-only" in capsys.readouterr().err and output.read_text() == "old"
+    assert f"{output}: is read-only" in refusal(*solving(problem, output)) and output.read_text() == "old"
 
 
 @pytest.mark.parametrize("arguments", [
@@ -167,13 +151,11 @@ def test_what_is_read_only_is_refused(problem: Path, tmp_path: Path, capsys: pyt
 ])
 @pytest.mark.usefixtures("never", "problem")
 def test_no_command_overwrites_what_it_reads_or_writes_what_an_ending_does_not_say(
-        arguments: list[str], schedule: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str]) -> None:
+        arguments: list[str], schedule: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("linked.json").hardlink_to(schedule)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert main(arguments) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
+    refusal(*arguments)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -192,7 +174,7 @@ def test_a_result_outlives_an_output_that_is_closed(problem: Path, tmp_path: Pat
 
     monkeypatch.setattr("sys.stderr", Gone())
     output = tmp_path / "out.json"
-    assert run("solve", problem, "-n", 8, "--effort", 0.1, "-o", output) == 0
+    assert main(["solve", str(problem), "-n", "8", "--effort", "0.1", "-o", str(output)]) == 0
     assert load_schedule(output).makespan == 36
 
 

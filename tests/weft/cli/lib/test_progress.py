@@ -8,8 +8,7 @@ import threading
 
 from tests.support.builders import chain, pipeline
 from weft.cli.lib.progress import ProgressLine
-from weft.solver.baselines import baseline
-from weft.solver.step.search import Progress
+from weft.solver import Progress, baseline
 
 
 class _Counted(io.StringIO):

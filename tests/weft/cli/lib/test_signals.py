@@ -15,16 +15,12 @@ from pathlib import Path
 import pytest
 
 import weft
-from tests.support.builders import pipeline, v
-from tests.support.examples import slow
+from tests.support import pipeline, shows, slow, v
 from weft.cli.lib.signals import listening
 from weft.cli.main import main
+from weft.solver import Budget, Schedule, load_schedule, save_problem
 from weft.solver.control.stopping import STOP, breakable, shielded
-from weft.solver.cpsat.budget import Budget
 from weft.solver.diagnose.sensitivity import what_if
-from weft.solver.io.problem_files import save_problem
-from weft.solver.io.schedule_files import load_schedule
-from weft.solver.schedule import Schedule
 
 
 @pytest.fixture(autouse=True)
@@ -140,22 +136,20 @@ def test_a_command_that_waits_in_native_code_leaves_signals_as_they_are(monkeypa
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_keeps_the_best_so_far(number: int, endless: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                        capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_signal_keeps_the_best_so_far(number: int, endless: Path, tmp_path: Path,
+                                        monkeypatch: pytest.MonkeyPatch) -> None:
     sent = signal_after_an_answer(monkeypatch, number)
     output = tmp_path / "out.json"
-    assert main(["solve", str(endless), "-n", "40", "-o", str(output), "--time-limit", "250"]) == 0
-    assert sent and "interrupted: the best so far" in capsys.readouterr().out
+    told = shows("solve", endless, "-n", "40", "-o", output, "--time-limit", "250")
+    assert sent and "interrupted: the best so far" in told
     assert load_schedule(output).solver["interrupted"] is True
 
 
 @pytest.mark.parametrize("command", [["compare"], slow(["explain", "--what-if"]), ["latency"]])
-def test_every_search_ends_with_its_answer(command: list[str], endless: Path, monkeypatch: pytest.MonkeyPatch,
-                                           capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_search_ends_with_its_answer(command: list[str], endless: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sent = signal_after_an_answer(monkeypatch, signal.SIGTERM)
     name, *further = command
-    assert main([name, str(endless), "-n", "40", "--time-limit", "250", *further]) == 0
-    printed = capsys.readouterr().out
+    printed = shows(name, endless, "-n", "40", "--time-limit", "250", *further)
     assert sent and ("bound" in printed or "critical path" in printed.lower())
     if further:
         assert "not tried" in printed

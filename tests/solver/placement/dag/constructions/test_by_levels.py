@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from tests.support.replicated_stages import every_row, load, problems
-from weft.solver.placement import judge
+from weft.solver.placement import PlacementProblem, judge, place_graph
 from weft.solver.placement.bracket import simple_bound
-from weft.solver.placement.dag.place_graph import place_graph
 from weft.solver.placement.dag.stage_dag import stages_by_depth
 from weft.solver.placement.groups import groups_of
-from weft.solver.placement.problem import PlacementProblem
 from weft.solver.placement.refusals import NoPlacement
 
 
-@settings(max_examples=examples(60))
-@given(problems(), st.sampled_from([0.0, 0.3]))
+@for_all(problems(), st.sampled_from([0.0, 0.3]), tries=60)
 def test_levels_find_the_least_load_and_depth_of_all_graphs_of_replicated_stages(problem: PlacementProblem,
                                                                               slack: float) -> None:
     graphs = []

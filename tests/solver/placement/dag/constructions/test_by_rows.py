@@ -9,12 +9,11 @@ import pytest
 
 from tests.support.replicated_stages import shared, towers
 from weft.solver.cpsat.budget import Budget
-from weft.solver.placement import judge
+from weft.solver.placement import judge, place_graph
 from weft.solver.placement.dag.constructions import by_levels, by_rows
 from weft.solver.placement.dag.constructions.by_rows import shorten_paths
 from weft.solver.placement.dag.levels.ideals import Ideals, TooWide
 from weft.solver.placement.dag.levels.level_search import LevelGoal, LevelSolved, first_chain, levels
-from weft.solver.placement.dag.place_graph import place_graph
 from weft.solver.placement.groups import Groups, groups_of
 from weft.solver.placement.problem import Degree, DeviceKind, Node, PlacementError, PlacementProblem, PlacementTensor
 from weft.solver.placement.refusals import NoPlacement

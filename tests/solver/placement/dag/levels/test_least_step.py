@@ -5,25 +5,23 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume
 from hypothesis import strategies as st
 
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from tests.support.replicated_stages import every_row, load, problems
 from tests.support.stage_graphs import step_of, work_of
 from weft.solver.cpsat.budget import Budget
-from weft.solver.placement import judge
+from weft.solver.placement import PlacementProblem, judge
 from weft.solver.placement.bracket import simple_bound
 from weft.solver.placement.dag.levels.least_step import least_step
 from weft.solver.placement.dag.levels.ways import ways_of
 from weft.solver.placement.dag.stage_blocks import one_f_one_b, stage_problem
 from weft.solver.placement.dag.stage_dag import stages_by_depth
 from weft.solver.placement.groups import groups_of
-from weft.solver.placement.problem import PlacementProblem
 
 
-@settings(max_examples=examples(60))
-@given(problems(least=1), st.integers(1, 4))
+@for_all(problems(least=1), st.integers(1, 4), tries=60)
 def test_no_step_of_a_graph_of_stages_is_shorter_than_the_bound(problem: PlacementProblem, count: int) -> None:
     """Against 1F1B on every graph of stages, and against the formula evaluated for every one of them."""
     problem = dataclasses.replace(problem, micro_batches=count)

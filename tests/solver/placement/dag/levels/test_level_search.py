@@ -6,13 +6,12 @@ import pytest
 
 from tests.support.stage_graphs import EFFORT, forks
 from weft.solver.cpsat.budget import Budget
+from weft.solver.placement import DeviceKind, Node, PlacementProblem, place_graph
 from weft.solver.placement.bracket import simple_bound
 from weft.solver.placement.dag.levels.ideals import TooWide
 from weft.solver.placement.dag.levels.level_search import LevelGoal, levels
-from weft.solver.placement.dag.place_graph import place_graph
 from weft.solver.placement.dag.stage_dag import GraphPlacement
 from weft.solver.placement.groups import groups_of
-from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem
 
 
 def test_equal_branches_are_told_apart_by_place_and_not_by_name() -> None:

@@ -39,17 +39,13 @@ def test_a_plan_is_a_plan(given: dict[str, Any], said: str) -> None:
         require_plan(PipelineOptions(micro_batches=2, **given))
 
 
-@pytest.mark.parametrize(("given", "said"), [
-    ({"split": "layers.1"}, "split is 'layers.1', it must be a list of names of submodules"),
-    ({"split": 3}, "split is 3, it must be a list of names of submodules")])
-def test_a_split_has_names(given: dict[str, Any], said: str) -> None:
+@pytest.mark.parametrize(("split", "device", "said"), [
+    ("layers.1", "cpu", "split is 'layers.1', it must be a list of names of submodules"),
+    (3, "cpu", "split is 3, it must be a list of names of submodules"),
+    (["0"], "meta", "split runs the model, but it is on the meta device")])
+def test_a_split_has_names_and_a_model_with_numbers(split: Any, device: str, said: str) -> None:
     with pytest.raises(CaptureError, match=said):
-        require_split(nn.Sequential(nn.Linear(1, 1)), PipelineOptions(micro_batches=2, **given))
-
-
-def test_a_split_needs_numbers() -> None:
-    with pytest.raises(CaptureError, match="split runs the model, but it is on the meta device"):
-        require_split(nn.Sequential(nn.Linear(1, 1, device="meta")), PipelineOptions(micro_batches=2, split=["0"]))
+        require_split(nn.Sequential(nn.Linear(1, 1, device=device)), PipelineOptions(micro_batches=2, split=split))
 
 
 #: Of each option of the pairs that do not go together, something that can be given alone.

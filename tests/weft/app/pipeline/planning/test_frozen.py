@@ -9,27 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from weft.app.pipeline.planning.frozen import baseline_in_a_row, in_a_row, published, require_backwards
+from weft.runtime import MeasuredStages, StageCosts, measure_stages, measured_problem, plan_of
 from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.cut import BATCH, CapturedCut
 from weft.runtime.captured.division import Data, Goal, training_of
 from weft.runtime.captured.loss import LOSS
 from weft.runtime.captured.purity import Purity, first_weight, work_of
-from weft.runtime.measure.measure_stages import measure_stages
-from weft.runtime.measure.stage_costs import (
-    MeasuredStages,
-    StageCosts,
-    measured_problem,
-    stage_costs_from_json,
-    stage_costs_to_json,
-    static_bytes,
-)
-from weft.runtime.plan.plan import plan_of
+from weft.runtime.measure.stage_costs import stage_costs_from_json, stage_costs_to_json, static_bytes
 from weft.runtime.train.stage import StageRunner
-from weft.solver.baselines import NotApplicable, baseline
-from weft.solver.judge.validate import validate, violations
+from weft.solver import NotApplicable, Schedule, baseline, solve, validate, violations
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
-from weft.solver.schedule import Schedule
-from weft.solver.step.search import solve
 
 WIDTH, CPU = 6, torch.device("cpu")
 

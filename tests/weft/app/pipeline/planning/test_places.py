@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from itertools import combinations, pairwise
 
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.examples import examples
+from tests.support.examples import for_all
 from weft.app.pipeline.planning.places import SECONDS_A_BYTE, SLACK, cut_places
 
 
@@ -17,9 +16,8 @@ def loads(seconds: list[float], sizes: list[float | None], places: tuple[int, ..
     return [sum(seconds[a:b]) + 2 * SECONDS_A_BYTE * (sent[i] + sent[i + 1]) for i, (a, b) in enumerate(pairwise(ends))]
 
 
-@settings(max_examples=examples(40))
-@given(st.lists(st.tuples(st.integers(0, 9), st.one_of(st.none(), st.integers(0, 4))), min_size=2, max_size=9),
-       st.integers(1, 4), st.integers(1, 3))
+@for_all(st.lists(st.tuples(st.integers(0, 9), st.one_of(st.none(), st.integers(0, 4))), min_size=2, max_size=9),
+         st.integers(1, 4), st.integers(1, 3), tries=40)
 def test_no_cuts_have_a_smaller_load_or_within_the_slack_fewer_bytes(row: list[tuple[int, int | None]], count: int,
                                                                      first: int) -> None:
     seconds = [float(time) for time, _ in row]

@@ -20,8 +20,7 @@ from weft.runtime.measure.stage_costs import MeasureError, PassCost, StageCosts
 from weft.runtime.plan.plan import plan_of
 from weft.runtime.plan.timeline import Measured, Timeline
 from weft.runtime.replay.planned_steps import TimedSteps
-from weft.solver.baselines import baseline
-from weft.solver.judge.validate import violations
+from weft.solver import baseline, violations
 
 
 def stage(number: int, count: int, **links: dict[int, int]) -> StageCosts:

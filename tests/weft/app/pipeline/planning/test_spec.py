@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.commands import refusal
 from weft.app.pipeline.planning.spec import SpecError, load_machine_spec
-from weft.cli.main import main
 
 
 def test_a_file_and_a_mapping_say_the_same(tmp_path: Path) -> None:
@@ -45,9 +45,8 @@ def test_a_bad_spec_is_one_sentence(spec: Any, said: str) -> None:
     assert str(found.value).startswith(said) and "\n" not in str(found.value)
 
 
-def test_the_command_names_file_and_line_before_any_rank_starts(tmp_path: Path,
-                                                                capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_names_file_and_line_before_any_rank_starts(tmp_path: Path) -> None:
     path = tmp_path / "machine.yaml"
     path.write_text("cluster:\n  memory: 2 GiB\n  bandwith: 3\n")
-    assert main(["train", "--example", "gpt", "--spec", str(path)]) == 2
-    assert f"{path}: line 3: cluster: unknown key 'bandwith'; did you mean 'bandwidth'?" in capsys.readouterr().err
+    said = refusal("train", "--example", "gpt", "--spec", path)
+    assert f"{path}: line 3: cluster: unknown key 'bandwith'; did you mean 'bandwidth'?" in said

@@ -18,6 +18,8 @@ from tests.support.state_ranks import MICRO_BATCHES, PARTS, SIZE
 from weft.runtime.captured.materials import Materials
 from weft.runtime.interface.precision import MasterWeights
 
+pytestmark = pytest.mark.slow
+
 RANKS = 2
 Ranks = dict[str, list[dict[str, Any]]]
 
@@ -58,7 +60,6 @@ def plain(scheduled: bool = False, learned: nn.Module | None = None) -> tuple[li
     return losses, model, float(scheduler.get_last_lr()[0])
 
 
-@pytest.mark.slow
 def test_batches_added_up_are_one_larger_batch_clipped_once(found: Ranks) -> None:
     model, losses = made("gpt", SIZE).model, []
     for seed in range(3):
@@ -74,7 +75,6 @@ def test_batches_added_up_are_one_larger_batch_clipped_once(found: Ranks) -> Non
         name: p.grad for name, p in model.named_parameters() if p.grad is not None}) <= 1e-12
 
 
-@pytest.mark.slow
 def test_gradients_add_up_until_they_are_made_zero_and_torch_clips_by_those_of_all_ranks(found: Ranks) -> None:
     model = made("gpt", SIZE).model
 
@@ -100,7 +100,6 @@ def test_gradients_add_up_until_they_are_made_zero_and_torch_clips_by_those_of_a
         assert furthest([each[name] for each in found["added"]], wanted) <= 1e-12, name
 
 
-@pytest.mark.slow
 def test_a_run_goes_on_from_a_checkpoint_in_other_stages(found: Ranks) -> None:
     losses, model, _ = plain()
     for rank in range(RANKS):
@@ -115,7 +114,6 @@ def test_a_run_goes_on_from_a_checkpoint_in_other_stages(found: Ranks) -> None:
     assert parts[0] & parts[1] == {"words.weight", "head.weight"} and parts[0] | parts[1] == set(model.state_dict())
 
 
-@pytest.mark.slow
 def test_a_loss_learns_as_a_part_of_the_last_stage_and_hooks_see_gradients(found: Ranks) -> None:
     loss = LearnedLoss()
     losses, model, _ = plain(learned=loss)
@@ -128,7 +126,6 @@ def test_a_loss_learns_as_a_part_of_the_last_stage_and_hooks_see_gradients(found
             assert list(state) == list(wanted) and furthest([state], wanted) <= 1e-10
 
 
-@pytest.mark.slow
 def test_a_frozen_stage_has_no_backward_and_dropout_goes_on_after_a_checkpoint(found: Ranks) -> None:
     losses, _, _ = one_process("adapted", 3, seed=5, lr=0.1)
     for rank in range(RANKS):
@@ -139,7 +136,6 @@ def test_a_frozen_stage_has_no_backward_and_dropout_goes_on_after_a_checkpoint(f
     assert [bool(each["named"]) for each in found["drawn"]] == [False, True]
 
 
-@pytest.mark.slow
 def test_on_the_meta_device_no_rank_ever_has_more_than_its_part(found: Ranks) -> None:
     losses, model, _ = plain()
     sizes = {name: parameter.nbytes for name, parameter in model.named_parameters()}
@@ -153,7 +149,6 @@ def test_on_the_meta_device_no_rank_ever_has_more_than_its_part(found: Ranks) ->
     assert {**parts[0], **parts[1]} == sizes and parts[0].keys() & parts[1].keys() == {"words.weight"}
 
 
-@pytest.mark.slow
 def test_numbers_that_modules_make_do_not_depend_on_the_ranks(found: Ranks) -> None:
     case = made("gpt", SIZE, device="meta")
     torch.manual_seed(11)
@@ -187,7 +182,6 @@ def in_parts(model: nn.Module, trained: list[nn.Parameter], after: Any, context:
     return losses
 
 
-@pytest.mark.slow
 def test_modules_in_bf16_train_weights_in_fp32(found: Ranks) -> None:
     model = made("gpt", SIZE, dtype=torch.float32).model
     full = [p.detach() for p in model.parameters()]
@@ -205,7 +199,6 @@ def test_modules_in_bf16_train_weights_in_fp32(found: Ranks) -> None:
         assert all(torch.equal(after["state"][name], value) for name, value in before["state"].items())
 
 
-@pytest.mark.slow
 def test_autocast_is_that_of_one_process_also_with_split_backwards(found: Ranks) -> None:
     model = made("gpt", SIZE, dtype=torch.float32).model
     losses = in_parts(model, list(model.parameters()), lambda: None,
@@ -218,7 +211,6 @@ def test_autocast_is_that_of_one_process_also_with_split_backwards(found: Ranks)
                    for name, value in model.state_dict().items()) <= 6e-3
 
 
-@pytest.mark.slow
 def test_compiled_stages_compute_the_same_with_whole_backwards(found: Ranks) -> None:
     losses, *_ = plain()
     for each in found["with_compile"]:
@@ -227,7 +219,6 @@ def test_compiled_stages_compute_the_same_with_whole_backwards(found: Ranks) -> 
         assert each["cast"] == pytest.approx(losses[0], rel=1e-2) and each["graphs of both"] == 2
 
 
-@pytest.mark.slow
 def test_schedulers_go_on_and_dcp_is_read_by_the_plain_model(found: Ranks) -> None:
     losses, model, rate = plain(scheduled=True)
     for each in found["of_schedulers"]:
@@ -239,7 +230,6 @@ def test_schedulers_go_on_and_dcp_is_read_by_the_plain_model(found: Ranks) -> No
     assert all(torch.allclose(state[name], value, rtol=1e-9) for name, value in model.state_dict().items())
 
 
-@pytest.mark.slow
 def test_an_overflow_in_fp16_is_left_out_on_all_ranks(found: Ranks) -> None:
     model = made("gpt", SIZE, dtype=torch.float32).model
     first = made("gpt", SIZE, 0, torch.float32)
@@ -253,7 +243,6 @@ def test_an_overflow_in_fp16_is_left_out_on_all_ranks(found: Ranks) -> None:
     assert found["in_halves"][0]["scales"] == found["in_halves"][1]["scales"]
 
 
-@pytest.mark.slow
 def test_a_profile_has_the_plans_names(found: Ranks) -> None:
     for each in found["profiled"]:
         said = {f"weft:{text}" for text in each["plan"] if not text.startswith(("SEND", "RECV"))}

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.captured_models import token_loss
-from tests.support.ranks import found_by_parts, launch_forked
+from tests.support import found_by_parts, launch_forked, token_loss
 from tests.support.shape_ranks import EPS, PARTS, SHAPES, batch, mean_of, model_of, sum_and_count
+
+pytestmark = pytest.mark.slow
 
 RANKS = 2
 
@@ -49,7 +50,6 @@ def require_equal(found: list[dict[str, Any]], count: int, loss: Any = token_los
     assert len(results) == copies and all(torch.allclose(result, output, rtol=1e-9) for result in results)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("part", ["means", "counts", "by_modules", "copies"])
 def test_batches_of_other_sizes_and_lengths_train_as_in_one_process(
         part: str, found: dict[str, list[dict[str, Any]]]) -> None:
@@ -59,7 +59,6 @@ def test_batches_of_other_sizes_and_lengths_train_as_in_one_process(
         assert [each["captures"] for each in found[part]] == [2 + 1 + 1 + 2 + 2] * RANKS
 
 
-@pytest.mark.slow
 def test_batches_of_several_shapes_are_added_up_as_one(found: dict[str, list[dict[str, Any]]]) -> None:
     model = model_of()
     for shape in SHAPES[:3]:
@@ -71,7 +70,6 @@ def test_batches_of_several_shapes_are_added_up_as_one(found: dict[str, list[dic
         assert float((together[name] - parameter.grad).norm()) <= 1e-12 * max(float(parameter.grad.norm()), 1e-3)
 
 
-@pytest.mark.slow
 def test_a_shape_that_becomes_another_graph_is_refused_on_all_ranks_and_training_goes_on(
         found: dict[str, list[dict[str, Any]]]) -> None:
     for each in found["refused"]:
@@ -83,7 +81,6 @@ def test_a_shape_that_becomes_another_graph_is_refused_on_all_ranks_and_training
     require_equal(found["refused"], 2)
 
 
-@pytest.mark.slow
 def test_ranks_with_batches_of_two_shapes_end_with_one_sentence(tmp_path: Path) -> None:
     ended = launch_forked(RANKS, [sys.executable, "-m", "tests.support.shape_ranks", str(tmp_path), "torn"])
     for end in ended:
