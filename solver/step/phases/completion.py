@@ -40,14 +40,13 @@ def complete_around(found: Periodic, state: State) -> Iterator[None]:
     from weft.solver.step.edges import complete
 
     budget, shorter = state.budget, found
-    if state.done:  # nearly always enough, and it needs no model
+    if state.done:  # where this is enough, no model is loaded
         state.incumbent.offer_repeated(found)
         if state.settled:
             return
     with budget.limited():
-        if not state.done or _may_be_shorter(state, found):
-            most = _LATENCY_OF_OPTIMUM if state.done else _LATENCY
-            shorter = shorten_latency(found, budget, deterministic=budget.share(_SHARE, most))
+        most = _LATENCY_OF_OPTIMUM if state.done else _LATENCY
+        shorter = shorten_latency(found, budget, deterministic=budget.share(_SHARE, most))
     for candidate in (found,) if shorter is found else (shorter, found):
         state.incumbent.offer_repeated(candidate)
         for edge in _EDGES:
@@ -63,15 +62,6 @@ def complete_around(found: Periodic, state: State) -> Iterator[None]:
                 break
             state.incumbent.offer_repetend(completion.unrolled(state.micro_batches), candidate, edge)
             yield
-
-
-def _may_be_shorter(state: State, found: Periodic) -> bool:
-    """Whether one of the least latency that a chain allows is as short as the best when it is repeated as it is."""
-    instance, best = state.instance, state.incumbent.best
-    chain = max(map(sum, zip(*instance.heads_and_tails, instance.durations, strict=True)))
-    least = (state.micro_batches // found.micro_batches_per_period - 1) * found.period + chain
-    return (best is None or state.objective != "makespan"
-            or instance.bound(least, state.micro_batches) <= best.makespan * (1 + RELATIVE_TOLERANCE))
 
 
 def _may_help(state: State, found: Periodic, edge: int) -> bool:
