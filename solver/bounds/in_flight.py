@@ -15,7 +15,7 @@ whose blocks all follow x runs theirs after the shortest way to it, and before t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from weft.solver.control.clock import checkpoint
 from weft.solver.ticks import TickProblem
@@ -23,26 +23,23 @@ from weft.solver.ticks import TickProblem
 
 def in_flight_bound(instance: TickProblem, micro_batches: int) -> int:
     """A lower bound on the makespan of ``micro_batches`` micro-batches, in ticks; 0 where memory holds them all."""
-    head, tail = instance.heads_and_tails
-    best, heaviest = 0, instance.heaviest_load
-
-    def most(blocks: list[int], last: int, held: int) -> int:
-        through = instance.durations[blocks[0]] + tail[blocks[0]]
-        rounds, behind = divmod(micro_batches - 1, held)
-        return head[blocks[0]] + rounds * (through - tail[last]) + through + behind * heaviest
-
-    for most_, blocks, last, held in sorted(((most(*each), *each) for each in _memories(instance, micro_batches)),
-                                            reverse=True):
-        if most_ <= best:
+    (head, tail), durations, heaviest = instance.heads_and_tails, instance.durations, instance.heaviest_load
+    memories = []
+    for blocks, last, held in _memories(instance, micro_batches):
+        (rounds, behind), through = divmod(micro_batches - 1, held), durations[blocks[0]] + tail[blocks[0]]
+        most = head[blocks[0]] + rounds * (through - tail[last]) + through + behind * heaviest
+        memories.append((most, blocks, last, rounds, behind))
+    best = 0
+    for most, blocks, last, rounds, behind in sorted(memories, reverse=True):
+        if most <= best:
             break
-        first, start = blocks[0], _from(instance, blocks[0])
+        start = _from(instance, blocks[0])
         if any(later not in _from(instance, block) for block, later in pairwise(blocks)):
             continue
-        rounds, behind = divmod(micro_batches - 1, held)
-        ends = [min(map(start.__getitem__, on)) + (behind + 1) * sum(instance.durations[i] for i in on)
-                + min(map(tail.__getitem__, on)) for on in instance.blocks_on if on and start.keys() >= set(on)]
-        chain = start[last] + instance.durations[last]
-        best = max(best, head[first] + rounds * chain + max([chain + tail[last], *ends]))
+        ends = [min(map(start.__getitem__, on)) + (behind + 1) * sum(map(durations.__getitem__, on))
+                + min(map(tail.__getitem__, on)) for on in instance.blocks_on if on and start.keys() >= {*on}]
+        chain = start[last] + durations[last]
+        best = max(best, head[blocks[0]] + rounds * chain + max([chain + tail[last], *ends]))
     return best
 
 
@@ -52,29 +49,23 @@ def _memories(instance: TickProblem, micro_batches: int) -> Iterator[tuple[list[
     for d in filter(instance.limited, instance.distinct_devices):
         take, change, capacity = instance.take[d], instance.change[d], instance.capacity[d]
         blocks = sorted((i for i in take if take[i] or change[i]), key=rank.__getitem__)
-        levels, level = list[int](), 0
-        for i in blocks:
-            level += change[i]
-            levels.append(level)
+        levels = [*accumulate(change[i] for i in blocks)]
         last = next((i for i, level in zip(blocks, levels, strict=True) if level < levels[0]), None)
-        if last is None or min(levels) < 0 or capacity is None:
-            continue
-        held = (capacity - take[blocks[0]]) // levels[0] + 1
-        if 0 < held < micro_batches:
-            yield blocks, last, held
+        if last is not None and min(levels) >= 0 and capacity is not None:
+            held = (capacity - take[blocks[0]]) // levels[0] + 1
+            if 0 < held < micro_batches:
+                yield blocks, last, held
 
 
 def _from(instance: TickProblem, first: int) -> Mapping[int, int]:
     """How much later than ``first`` what follows it in its micro-batch starts at least."""
     checkpoint()
-    order = instance.problem.topological_order
-    start = {first: 0}
     into: list[list[tuple[int, int]]] = [[] for _ in instance.blocks]
     for arc in instance.arcs:
         if not arc.distance:
-            into[arc.target].append((arc.source, arc.lag))
+            into[arc.target].append((arc.source, arc.lag + instance.durations[arc.source]))
+    order, start = instance.problem.topological_order, {first: 0}
     for i in order[order.index(first) + 1:]:
-        found = [start[before] + instance.durations[before] + lag for before, lag in into[i] if before in start]
-        if found:
+        if found := [start[before] + length for before, length in into[i] if before in start]:
             start[i] = max(found)
     return start

@@ -517,8 +517,10 @@ struct Kernel {
   // Exchanges two neighbouring runs of a row, [a, mid) and [mid, b); in other rows what is in the second one then goes
   // before what is in the first. Micro-batches of a block keep their order.
   bool swap_runs(Index row, Index a, Index mid, Index b) {
+    auto again = [&](Index i, Index from) { return i > from && seq_[i] / N_ == seq_[i - 1] / N_; };  // runs may be long
     for (Index i = a; i < mid; ++i)
-      for (Index j = mid; j < b; ++j) if (seq_[i] / N_ == seq_[j] / N_) return false;
+      for (Index j = mid; j < b && !again(i, a); ++j)
+        if (!again(j, mid) && seq_[i] / N_ == seq_[j] / N_) return false;
     std::vector<Node> now(seq_.begin() + mid, seq_.begin() + b);
     now.insert(now.end(), seq_.begin() + a, seq_.begin() + mid);
     bool several = false;
@@ -631,9 +633,8 @@ struct Kernel {
     }
     for (std::size_t k = undo_.size(); k-- > 0;) {
       const Segment segment = std::move(undo_[k]);
-      const Index to = segment.from + static_cast<Index>(segment.before.size());
       std::copy(segment.before.begin(), segment.before.end(), seq_.begin() + segment.from);
-      note_positions(segment.from, to, segment.row);
+      note_positions(segment.from, segment.from + static_cast<Index>(segment.before.size()), segment.row);
       relink(segment.row);
     }
     for (std::size_t i = 0; i < old_topo_.size(); ++i) {
@@ -690,9 +691,8 @@ struct Kernel {
     const Index what = random.below(16);
     Index row, mid;
     if (path_.empty() || what == 0) {
-      const Index i = random.below(static_cast<Index>(seq_.size()));
-      row = static_cast<Index>(std::upper_bound(begin_.begin(), begin_.end(), i) - begin_.begin()) - 1;
-      mid = i;
+      mid = random.below(static_cast<Index>(seq_.size()));
+      row = static_cast<Index>(std::upper_bound(begin_.begin(), begin_.end(), mid) - begin_.begin()) - 1;
     } else {
       const Step step = path_[random.below(static_cast<Index>(path_.size()))];
       row = step.row;
@@ -709,10 +709,14 @@ struct Kernel {
     if (mid == begin_[row]) return false;
     Index a = mid - 1, b = mid + 1;
     const Index left = begin_[row], right = begin_[row + 1];
+    auto alike = [&](Index i, Index j) { return seq_[i] / N_ == seq_[j] / N_; };
     if (what >= 14) {  // any two runs
       a = std::max(left, mid - 1 - random.below(6));
       b = std::min(right, mid + 1 + random.below(6));
-    } else if (what >= 11) {  // one of the two neighbours goes further
+    } else if (what >= 11) {  // runs of one block
+      while (what != 12 && a > left && alike(a - 1, a)) --a;
+      while (what != 13 && b < right && alike(b, mid)) ++b;
+    } else if (what >= 8) {  // one of the two neighbours goes further
       const Index far = 1 + random.below(1 << (1 + random.below(5)));
       if (random.below(2)) a = std::max(left, mid - far); else b = std::min(right, mid + far);
     }
@@ -730,7 +734,8 @@ struct Kernel {
       old_overflow_ = overflow_;
       if (cyclic_) old_seq_ = seq_, old_offset_ = offset_;
       const Time was = makespan_;
-      if (!propose(random)) { if (cyclic_ || !undo_.empty()) take_back(); continue; }
+      const bool moved = propose(random);
+      if (!(random.below(4) == 0 && propose(random)) && !moved) { if (cyclic_ || !undo_.empty()) take_back(); continue; }
       if (cyclic_) overflow_ = total_overflow();
       const double room = allowed - penalty * overflow_;
       if (room < 0 || (overflow_ > 0 && old_overflow_ == 0) ||
@@ -751,27 +756,22 @@ struct Kernel {
 }  // namespace
 
 extern "C" {
-#ifdef _WIN32
-#define WEFT_API __declspec(dllexport)
-#else
-#define WEFT_API __attribute__((visibility("default")))
-#endif
-WEFT_API int weft_version() { return kVersion; }
-WEFT_API Kernel* weft_new(const Instance* instance) { return new Kernel(*instance); }
-WEFT_API void weft_delete(Kernel* kernel) { delete kernel; }
-WEFT_API int weft_set(Kernel* kernel, const Node* rows) { return kernel->set(rows) ? 1 : 0; }
-WEFT_API Time weft_makespan(const Kernel* kernel) { return kernel->makespan_; }
-WEFT_API double weft_overflow(const Kernel* kernel) { return kernel->overflow_; }
-WEFT_API Time weft_best(const Kernel* kernel) { return kernel->best_; }
-WEFT_API void weft_best_rows(const Kernel* kernel, Node* rows) {
+int weft_version() { return kVersion; }
+Kernel* weft_new(const Instance* instance) { return new Kernel(*instance); }
+void weft_delete(Kernel* kernel) { delete kernel; }
+int weft_set(Kernel* kernel, const Node* rows) { return kernel->set(rows) ? 1 : 0; }
+Time weft_makespan(const Kernel* kernel) { return kernel->makespan_; }
+double weft_overflow(const Kernel* kernel) { return kernel->overflow_; }
+Time weft_best(const Kernel* kernel) { return kernel->best_; }
+void weft_best_rows(const Kernel* kernel, Node* rows) {
   std::copy(kernel->best_seq_.begin(), kernel->best_seq_.end(), rows);
 }
-WEFT_API void weft_starts(const Kernel* kernel, Time* starts) {
+void weft_starts(const Kernel* kernel, Time* starts) {
   std::copy(kernel->start_.begin(), kernel->start_.begin() + kernel->operations_, starts);
 }
-WEFT_API void weft_back_to_best(Kernel* kernel) { kernel->back_to_best(); }
-WEFT_API std::int64_t weft_anneal(Kernel* kernel, std::int64_t evaluations, double hot, double cold, double penalty,
-                                  std::uint64_t seed) {
+void weft_back_to_best(Kernel* kernel) { kernel->back_to_best(); }
+std::int64_t weft_anneal(Kernel* kernel, std::int64_t evaluations, double hot, double cold, double penalty,
+                         std::uint64_t seed) {
   return kernel->anneal(evaluations, hot, cold, penalty, seed);
 }
 }

@@ -405,34 +405,26 @@ class RepeatedBlock {
 }  // namespace
 
 extern "C" {
-#ifdef _WIN32
-#define WEFT_API __declspec(dllexport)
-#else
-#define WEFT_API __attribute__((visibility("default")))
-#endif
 // Each returns the makespan, or -1 where memory leaves it stuck.
-WEFT_API double weft_by_width(const Graph* graph, const Index* begin, Index* block, Index* micro_batch,
-                              const Index* rank, Index width, const Index* part, Index parts) {
+double weft_by_width(const Graph* graph, const Index* begin, Index* block, Index* micro_batch, const Index* rank,
+                     Index width, const Index* part, Index parts) {
   return ByWidth(*graph, Rows(graph->devices, begin, block, micro_batch), rank, width, part, parts).run();
 }
-WEFT_API double weft_by_priority(const Graph* graph, const Index* begin, Index* block, Index* micro_batch,
-                                 const Index* filler, const double* offset, double interval, double lead,
-                                 Index reserve) {
+double weft_by_priority(const Graph* graph, const Index* begin, Index* block, Index* micro_batch, const Index* filler,
+                        const double* offset, double interval, double lead, Index reserve) {
   return ByPriority(*graph, Rows(graph->devices, begin, block, micro_batch), filler, offset, interval, lead,
                     reserve != 0).run();
 }
-WEFT_API double weft_building_block(const Chain* chain, const Index* begin, Index* block, Index* micro_batch,
-                                    double* pace) {
+double weft_building_block(const Chain* chain, const Index* begin, Index* block, Index* micro_batch, double* pace) {
   const auto [makespan, found] = RepeatedBlock(*chain, Rows(chain->devices, begin, block, micro_batch)).run();
   *pace = found;
   return makespan;
 }
 // Longest paths over `from[e]` -> `to[e]` and the arcs, from what `start` and `free` (of links) hold on; the first
 // operation that waits in a circle, or -1.
-WEFT_API std::int64_t weft_times(Index blocks, Index n, const double* duration, const Index* arc_begin,
-                                 const Index* arc_target, const Index* arc_distance, const Index* arc_link,
-                                 const double* arc_lag, std::int64_t edges, const Index* from, const Index* to,
-                                 double* free, double* start) {
+std::int64_t weft_times(Index blocks, Index n, const double* duration, const Index* arc_begin, const Index* arc_target,
+                        const Index* arc_distance, const Index* arc_link, const double* arc_lag, std::int64_t edges,
+                        const Index* from, const Index* to, double* free, double* start) {
   const std::size_t total = static_cast<std::size_t>(blocks) * n;
   std::vector<Index> waits(total, 0), ready;
   std::vector<std::int64_t> first(total, -1), next(edges);

@@ -7,10 +7,11 @@ as its turn has come, what it waits for is there and the memory has room.
 
 *Moves*: two neighbouring runs of a row change places, mostly where the critical path goes from the one into the other,
 as nothing else can shorten it (Balas and Vazacopoulos, "Guided Local Search with Shifting Bottleneck for Job Shop
-Scheduling", Management Science 44, 1998): two operations, one that goes further, or any two short runs. Operations of
-one block keep the order of their micro-batches. Where blocks run on several devices, the other rows follow; or such an
-operation goes to another time on all of its devices at once, which no exchange on one of them can do. One move in
-sixteen is anywhere: without it periods on many devices stay up to three times as long.
+Scheduling", Management Science 44, 1998): two operations, one that goes further, all operations of one block that stand
+together, or any two short runs. A quarter of the moves are two at once. Operations of one block keep the order of
+their micro-batches. Where blocks run on several devices, the other rows follow; or such an operation goes to another
+time on all of its devices at once, which no exchange on one of them can do. One move in sixteen is anywhere: without it
+periods on many devices stay up to three times as long.
 
 *Annealing* (van Laarhoven, Aarts and Lenstra, "Job Shop Scheduling by Simulated Annealing", Operations Research 40,
 1992): a move that makes the schedule ``x`` ticks longer is taken with the probability exp(-x / heat), and the heat
@@ -125,6 +126,8 @@ class TwinKernel(TimedRows):
         rows, start, cause, critical = [*map(list.copy, self.rows)], self.start, self.cause, self.critical
         makespan, overflow, offset = self.makespan, self.overflow, [*map(dict.copy, self.offset)]
         moved = self._propose(random)
+        if random.below(4) == 0:
+            moved = self._propose(random) or moved
         self.overflow = self._overflow()
         room = allowed - penalty * self.overflow
         if moved and room >= 0 and not self.overflow > 0 == overflow and self._time() and self.makespan <= room:
@@ -157,14 +160,19 @@ class TwinKernel(TimedRows):
             middle = half
         if middle == 0:
             return False
-        size = len(self.rows[row])
+        ops, size = self.rows[row], len(self.rows[row])
         first, last = middle - 1, middle + 1
-        if 11 <= what < 14:
+        if 8 <= what < 11:
             far = 1 + random.below(1 << 1 + random.below(5))
             if random.below(2):
                 first = max(0, middle - far)
             else:
                 last = min(size, middle + far)
+        elif 11 <= what < 14:
+            while what != 12 and first > 0 and self._block(ops[first - 1]) == self._block(ops[middle - 1]):
+                first -= 1
+            while what != 13 and last < size and self._block(ops[last]) == self._block(ops[middle]):
+                last += 1
         elif what >= 14:
             first = max(0, middle - 1 - random.below(6))
             last = min(size, middle + 1 + random.below(6))

@@ -115,8 +115,10 @@ def _filling(problem: Problem, amounts: Amounts, trial: int, micro_batches: int,
     settings = [*best, *(_setting(problem, amounts, urgency, min(held, micro_batches))
                          for urgency in urgencies(problem, amounts))]
     made = [(found, setting) for setting in settings if (found := setting(count)) is not None]
-    made.sort(key=lambda entry: entry[0][0])
-    return [lambda n, found=found, setting=setting: found if n == count else setting(n) for found, setting in made[:1]]
+    if not made:
+        return []
+    shortest, same = min(made, key=lambda entry: entry[0][0])
+    return [lambda n: shortest if n == count else same(n)]
 
 
 def _setting(problem: Problem, amounts: Amounts, urgency: list[int], width: int) -> _Setting:

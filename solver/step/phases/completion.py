@@ -40,7 +40,7 @@ def complete_around(found: Periodic, state: State) -> Iterator[None]:
     from weft.solver.step.edges import complete
 
     budget, shorter = state.budget, found
-    if state.done:  # nearly always enough, and it needs no model
+    if state.done:  # where this is enough, no model is loaded
         state.incumbent.offer_repeated(found)
         if state.settled:
             return
