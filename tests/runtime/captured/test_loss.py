@@ -115,7 +115,7 @@ def test_a_result_beside_the_models_own_loss_is_sent_no_gradient(writes: bool) -
     other = {name for name in names if "sigmoid" in name}
     assert len(names) == 2 and own == (set() if writes else other)
     theirs = training_of(cut, [0], Goal(mistaken, tree_flatten(0)[1]), Data())  # it may read any result
-    assert not theirs.untrained and theirs.doubtful == (names if not writes else names - other)
+    assert not theirs.untrained and theirs.doubtful == own
 
 
 class Looked(Beside):
