@@ -192,7 +192,8 @@ class Reduction:
         bucket.users.copy_(torch.tensor(uses))
         if not all(uses):
             self._unused.append(bucket)
-        return dist.all_reduce(bucket.flat, group=self.counterparts, async_op=True)
+        work: dist.Work | None = dist.all_reduce(bucket.flat, group=self.counterparts, async_op=True)
+        return work
 
     def _wait_for_replicas(self, what: object) -> None:
         """Report that this rank waits for its counterparts."""

@@ -130,4 +130,4 @@ def test_what_is_read_without_a_gradient_has_none() -> None:
     cut, names = crossing(Looked(writes=False))
     for goal in (Goal(None, None), Goal(mistaken, tree_flatten(0)[1])):
         found = training_of(cut, [0], goal, Data())
-        assert found.untrained <= names and len(names - found.untrained) == 1
+        assert names >= {*found.untrained} and len(names - {*found.untrained}) == 1

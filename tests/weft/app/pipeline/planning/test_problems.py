@@ -110,9 +110,9 @@ def test_what_waits_for_its_receiver_counts_when_it_does() -> None:
     problem = stage_problem([stage(s, 2) for s in range(2)], (), machine(None, None), "full", 3)
     schedule, costs = baseline("1f1b", problem, 3), [stage(s, 2) for s in range(2)]
     none = peak_bytes(costs, schedule, [0, 0], [0, 0])
-    profile = schedule.memory_profile(0)
-    highest = max(profile, key=itemgetter(1))[0]
-    later = min(time for time, level in profile if time > highest and level < none[0] - 40)
+    profile = dict(schedule.memory_profile(0))  # of several levels at one moment the last
+    highest = max(profile.items(), key=itemgetter(1))[0]
+    later = min(time for time, level in profile.items() if time > highest and level < none[0] - 40)
     for begin, end, more in ((highest, later, 40), (later, later + 1e-9, 0)):
         assert peak_bytes(costs, schedule, [0, 0], [0, 0], [[(begin, 40), (end, -40)], []]) == [none[0] + more, none[1]]
     laps = [Measured(problem.blocks[block].name, m, 0, 2 * start, 2 * end) for block, m, start, end in

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from typing import Any
 
 import pytest
 from torch.optim.swa_utils import AveragedModel
@@ -23,6 +24,7 @@ def test_what_only_a_module_has_is_named_with_what_there_is() -> None:
 
 
 def test_a_running_pipeline_is_not_copied() -> None:
-    for call in (copy.deepcopy, copy.copy, pickle.dumps, AveragedModel):
+    calls: list[Any] = [copy.deepcopy, copy.copy, pickle.dumps, AveragedModel]
+    for call in calls:
         with pytest.raises(TypeError, match=r"neither copied nor pickled: take pipe.state_dict\(\), or pipe.model"):
             call(Holding())

@@ -71,7 +71,8 @@ def test_zero_1_of_shares_which_torch_cannot_do_is_heard_of() -> None:
 
 def test_a_scaler_of_the_scripts_is_heard_of_with_a_pipelines_loss_or_optimizer() -> None:
     model, other, said = nn.Linear(2, 2), nn.Linear(2, 2), []  # type: nn.Linear, nn.Linear, list[str]
-    scaler, off = GradScaler("cpu"), GradScaler("cpu", enabled=False)
+    scaler: Any = GradScaler("cpu")
+    off: Any = GradScaler("cpu", enabled=False)
     mine, theirs = torch.optim.SGD(model.parameters()), torch.optim.SGD(other.parameters())
     handle = watched_scalers(model.parameters(), said.append)
     scaler.scale(other(torch.ones(2)).sum()).backward()
@@ -81,7 +82,7 @@ def test_a_scaler_of_the_scripts_is_heard_of_with_a_pipelines_loss_or_optimizer(
     off.step(mine)
     assert not said
     for call in (lambda: scaler.scale(1.0), lambda: scaler.unscale_(mine), lambda: scaler.step(mine)):
-        with suppress(ValueError):  # torch's own
+        with suppress(ValueError, AssertionError):  # torch's own
             call()
         assert len(said) == 1 and "leave the scaler out" in said.pop()
     handle.remove()
