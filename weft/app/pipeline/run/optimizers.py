@@ -9,7 +9,7 @@ from functools import cache, wraps
 from typing import Any
 
 from torch import nn
-from torch.amp import GradScaler  # type: ignore[attr-defined]
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
