@@ -155,10 +155,10 @@ def send_done(instructions: Sequence[Instruction]) -> dict[int, int]:
 
 
 def waiting_bytes(ranks: Sequence[Sequence[Instruction]], tables: Sequence[BufferTable],
-                  times: Mapping[Work, tuple[float, float]]) -> tuple[int, ...]:
-    """Of each rank, the most bytes of results that wait at once for a slot of their receivers, where a SEND writes into
-    a slot as soon as it is posted and works start and end at ``times``: a slot is posted behind the last work
-    before."""
+                  times: Mapping[Work, tuple[float, float]]) -> list[list[tuple[float, int]]]:
+    """Of each rank, the moments at which the bytes of results that wait for a slot of their receivers change, and by
+    how many, where a SEND writes into a slot as soon as it is posted and works start and end at ``times``: a slot is
+    posted behind the last work before."""
     landings = {(landing.what, landing.peer, peer): landing for peer, table in enumerate(tables)
                 for landing in table.receives}
     found = []
@@ -172,12 +172,8 @@ def waiting_bytes(ranks: Sequence[Sequence[Instruction]], tables: Sequence[Buffe
                 sent, posted = times[instruction.what][1], max(before, default=0.0)
                 if posted > sent:
                     changes += [(sent, landing.layout.size), (posted, -landing.layout.size)]
-        level = most = 0
-        for _, change in sorted(changes):  # at one moment, releases come first
-            level += change
-            most = max(most, level)
-        found.append(most)
-    return tuple(found)
+        found.append(changes)
+    return found
 
 
 class _Slots:

@@ -9,10 +9,10 @@ steps. Timed steps follow.
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from torch import Tensor
@@ -38,23 +38,22 @@ WORTH, FEWEST, MOST, LONG, ALIKE = 1.0, 2, 6, 5.0, 0.03
 class StepMemory:
     """Bytes by rank. ``peaks``: the peak memory of a step: weights, gradients, buffers, messages and what blocks keep,
     without an optimizer's values. ``slots``: room for received messages. ``sends_at_once``: whether a rank's message is
-    written to its receiver as soon as that has room for it. ``plan``, ``tables``: what was run."""
+    written to its receiver as soon as that has room for it. ``plan``, ``tables``: what was run. ``laps``: when."""
 
     peaks: tuple[int, ...]
     slots: tuple[int, ...]
     sends_at_once: bool
     plan: Plan
     tables: Sequence[BufferTable]
+    laps: tuple[Measured, ...]
 
-    def waiting(self, schedule: Plan, steps: Sequence[Timeline]) -> tuple[int, ...]:
-        """Results that wait for room at their receivers, by the times of ``schedule``, whose order is the plan's, or by
-        the median of the timed ``steps`` where that is more."""
-        runs = [{(lap.block, lap.micro_batch): (lap.start, lap.end) for lap in step.operations} for step in steps]
+    def waiting(self, schedule: Plan, laps: Iterable[Measured]) -> list[list[tuple[float, int]]]:
+        """When results that wait for room at their receivers change, and by how many bytes, where blocks run at
+        ``laps``: see :func:`~weft.runtime.plan.buffers.waiting_bytes`. ``schedule`` has the plan's order."""
+        run = {(lap.block, lap.micro_batch): (lap.start, lap.end) for lap in laps}
         names = {work: schedule.problem.blocks[schedule.vocabulary.known(work)[0]].name for work in schedule.times}
-        own, *seen = [waiting_bytes(self.plan.program.ranks, self.tables, times) for times in (schedule.times, *(
-            {work: run[name, work.micro_batch] for work, name in names.items()} for run in runs))]
-        return tuple(max(planned, statistics.median_low(each)) for planned, *each in zip(own, *seen, strict=True)
-                     ) if seen else own
+        return waiting_bytes(self.plan.program.ranks, self.tables, {
+            work: run[name, work.micro_batch] for work, name in names.items()})
 
 
 @dataclass(frozen=True)
@@ -133,14 +132,14 @@ class PlannedSteps:
         executor.begin()  # not recorded: what the ranks meet with may be released by gloo's thread, which is not seen
         # A sum that is still under way when the profiler stops writes into memory that has been freed.
         with releases() as elsewhere:
-            _, computed = memory_of(lambda: self._run(together=False), session.device, elsewhere)
+            own, computed = memory_of(lambda: self._run(together=False), session.device, elsewhere)
         self.trainer.gradients.forget_unused()
         held = held_bytes(executor, self.trainer, self.training)
-        peaks, slots, at_once = zip(*session.exchange((
-            held + computed.peak, sum(executor.table.slots), executor.transport.sends_at_once),
+        peaks, slots, at_once, laps = zip(*session.exchange((
+            held + computed.peak, sum(executor.table.slots), executor.transport.sends_at_once, own),
             "gathering what was measured"), strict=True)
         session.watch.joined()
-        return StepMemory(peaks, slots, all(at_once), executor.plan, executor.tables)
+        return StepMemory(peaks, slots, all(at_once), executor.plan, executor.tables, tuple(chain(*laps)))
 
     def close(self) -> None:
         """Release buffers and stages."""

@@ -38,7 +38,7 @@ from weft.runtime.train.tied_parameters import Tie, TiedParameters, require_equa
 TINY = 1e-6  # added to a norm before dividing by it, as torch.nn.utils.clip_grad_norm_ does
 
 
-class _Bucket(NamedTuple):
+class _Summed(NamedTuple):
     """What is summed over replicas at once: ``flat`` has the gradients of ``holders`` and, at its end, the number of
     replicas that added to each (``users``)."""
 
@@ -77,13 +77,13 @@ class Reduction:
             self.members[stages].append(parameter)
         self.counted = list(self._counted())
         self._kept: dict[nn.Parameter, tuple[Tensor, int]] = {}  # by holder: the gradient, its version when cleared
-        self._flat: dict[tuple[int, ...], list[_Bucket]] = {}  # by group: what replicas sum
+        self._flat: dict[tuple[int, ...], list[_Summed]] = {}  # by group: what replicas sum
         self.sharding = self._sharded() if training.fully_shard else None
         if session.replicas > 1 and folding is None and self.sharding is None:
             self._flat = {instruction.stages: list(self._lay_out(self.members[instruction.stages]))
                           for instruction in self.plan.program.ranks[session.rank] if isinstance(instruction, Reduce)}
         self._open: list[dist.Work] = []
-        self._unused: list[_Bucket] = []  # those under way with gradients to which this replica added nothing
+        self._unused: list[_Summed] = []  # those under way with gradients to which this replica added nothing
         self.summing = True  # off while further batches will be added to the gradients
         self.adding = False  # whether gradients that exist when a batch begins are added to
         self._before: dict[nn.Parameter, Tensor] = {}  # these, by holder
@@ -186,13 +186,14 @@ class Reduction:
         gradient, version = self._kept.get(holder, (None, 0))
         return gradient is not None and holder.grad is gradient and gradient._version == version
 
-    def _sum_bucket(self, bucket: _Bucket) -> dist.Work | None:
+    def _sum_bucket(self, bucket: _Summed) -> dist.Work | None:
         """Start its sum over the replicas."""
         uses = [float(not self._is_unused(holder)) for holder in bucket.holders]
         bucket.users.copy_(torch.tensor(uses))
         if not all(uses):
             self._unused.append(bucket)
-        return dist.all_reduce(bucket.flat, group=self.counterparts, async_op=True)
+        work: dist.Work | None = dist.all_reduce(bucket.flat, group=self.counterparts, async_op=True)
+        return work
 
     def _wait_for_replicas(self, what: object) -> None:
         """Report that this rank waits for its counterparts."""
@@ -251,7 +252,7 @@ class Reduction:
 
     # -- sums ----------------------------------------------------------------------------------------------------------
 
-    def _lay_out(self, members: Iterable[nn.Parameter]) -> Iterator[_Bucket]:
+    def _lay_out(self, members: Iterable[nn.Parameter]) -> Iterator[_Summed]:
         """The buckets that hold the gradients of ``members`` from now on."""
         for bucket in buckets(self._holder(parameter) for parameter in members):
             sizes = [local_of(holder).numel() for holder in bucket]
@@ -259,7 +260,7 @@ class Reduction:
             *parts, users = torch.split(flat, [*sizes, len(bucket)])
             for holder, memory in zip(bucket, parts, strict=True):
                 self._kept[holder] = lying_in(memory.data, holder.detach()), -1  # each counts its own changes
-            yield _Bucket(flat, bucket, users)
+            yield _Summed(flat, bucket, users)
 
     def _sum_tie(self, tie: Tie, instruction: Reduce) -> None:
         total = torch.zeros_like(self._gradient(tie.parameters[0]))

@@ -332,7 +332,8 @@ class StageWorker:
         elif loss.numel() != 1:
             raise SessionError(f"stage {stage} gives the loss {value!r} in the shape {tuple(loss.shape)}, it must be "
                                "one number, the mean over the micro-batch, or (sum, count)")
-        return loss
+        # Torch's mse_loss gives a number in the memory of the differences: kept till the next step, it keeps that.
+        return loss if loss.untyped_storage().nbytes() == loss.nbytes else loss.clone()
 
     def _require_counts(self, value: str) -> None:
         """Refuse a sum and a count where they cannot be averaged."""

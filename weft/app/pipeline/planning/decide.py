@@ -13,7 +13,9 @@ A plan that the user has given, in one of the ways there are, is held against th
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
+from statistics import median_low
 
 from weft.app.lib.judged import judged
 from weft.app.pipeline.lib.kept import KeptPlans, PipelineDecision
@@ -25,7 +27,7 @@ from weft.app.pipeline.planning.cuts import Cuts, Tried
 from weft.app.pipeline.planning.machine import Machine, look_at
 from weft.app.pipeline.planning.measuring import Example, Ranks
 from weft.app.pipeline.planning.memory.planned import asked_decisions, cuts_of, memory_notes, memory_planned, plan_with
-from weft.app.pipeline.planning.problems import StagesRun, held_bytes, least, optimizer_bytes, peak_bytes
+from weft.app.pipeline.planning.problems import StagesRun, held_bytes, least, optimizer_bytes, peak_bytes, retimed
 from weft.app.pipeline.planning.trying import GAIN, is_worth, run_schedule, try_cut
 from weft.app.pipeline.planning.uneven import uneven_notes
 from weft.runtime.captured.captured import Captured, CaptureError
@@ -35,6 +37,7 @@ from weft.runtime.captured.materials import Materials
 from weft.runtime.captured.purity import Purity
 from weft.runtime.plan.buffers import OPEN_SENDS
 from weft.runtime.plan.plan import Plan, load_plan, plan_from_json, plan_of, plan_to_json
+from weft.runtime.plan.timeline import Measured
 from weft.runtime.ranks.session import Session
 from weft.runtime.ranks.words import some
 from weft.runtime.replay.planned_steps import StepMemory
@@ -148,11 +151,7 @@ def _decision(ranks: Ranks, machine: Machine, tried: Tried, run: StagesRun, sche
     values, with_masters = copies_of_weights(options.dtype)
     under_way = 0 if memory.sends_at_once else OPEN_SENDS
     held = held_bytes(tried.costs, machine.ranks, options.micro_batches, with_masters, under_way)
-    if memory.sends_at_once:
-        waiting = memory.waiting(plan_of(schedule), run.calibration.timelines)
-        held = [own + waits for own, waits in zip(held, waiting, strict=True)]
-    schedule = schedule.with_solver(static_memory=held, peak_memory=peak_bytes(
-                                        tried.costs, schedule, held, memory.slots),
+    schedule = schedule.with_solver(static_memory=held, peak_memory=_peaks(tried, run, schedule, memory, held),
                                     stages_alone=run.schedule.makespan, medians=run.alone,
                                     makespan_bound=schedule.makespan_bound)
     notes = list(machine.notes)
@@ -173,6 +172,20 @@ def _decision(ranks: Ranks, machine: Machine, tried: Tried, run: StagesRun, sche
     notes += uneven_notes(schedule.problem, peaks, ranks.captured, cuts.row, options)
     return PipelineDecision(tried.places, plan_with(plan_of(schedule), ranks.captured, tried.places), tuple(notes),
                             peaks, not run.unrest)
+
+
+def _peaks(tried: Tried, run: StagesRun, schedule: Schedule, memory: StepMemory, held: Sequence[int]) -> list[int]:
+    """The peaks of ``schedule`` by its own times, by those of the step whose memory was recorded, or by the median of
+    the timed steps, whichever is the most: what waits for its receiver depends on them."""
+    def peaks(laps: Sequence[Measured]) -> list[int]:
+        waiting = memory.waiting(plan_of(schedule), laps) if memory.sends_at_once else ()
+        return peak_bytes(tried.costs, retimed(schedule, laps), held, memory.slots, waiting)
+
+    planned = [Measured(schedule.problem.blocks[block].name, micro_batch, 0, start, end)
+               for block, micro_batch, start, end in schedule.operations]
+    timed = [peaks(steps.operations) for steps in run.calibration.timelines]
+    found = [peaks(planned), peaks(memory.laps), list(map(median_low, zip(*timed, strict=True)))]
+    return list(map(max, zip(*filter(None, found), strict=True)))
 
 
 def _held_back(captured: KnownModel, cut: ModelDivision) -> list[str]:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate, pairwise
+from operator import itemgetter
 
 from weft.app.pipeline.planning.machine import Machine
 from weft.app.pipeline.planning.row import rank_of
 from weft.runtime.measure.fitting import executor_gaps, fit, with_gaps
 from weft.runtime.measure.stage_costs import MeasureError, StageCosts, measured_problem, static_bytes
 from weft.runtime.plan.buffers import OPEN_SENDS
+from weft.runtime.plan.timeline import Measured
 from weft.runtime.replay.planned_steps import StepMemory, TimedSteps
 from weft.solver.bounds.makespan import least_time
 from weft.solver.problem import Block, Dependency, Device, Problem
-from weft.solver.schedule import Schedule
+from weft.solver.schedule import Operation, Schedule
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
 
@@ -78,10 +81,11 @@ def stage_problem(costs: Sequence[StageCosts], ties: Sequence[tuple[str, Sequenc
     return replace(problem, devices=tuple(devices), blocks=tuple(blocks))
 
 
-def peak_bytes(costs: Sequence[StageCosts], schedule: Schedule, held: Sequence[int], slots: Sequence[int]) -> list[int]:
+def peak_bytes(costs: Sequence[StageCosts], schedule: Schedule, held: Sequence[int], slots: Sequence[int],
+               waiting: Sequence[Sequence[tuple[float, int]]] = ()) -> list[int]:
     """The most that each rank holds in ``schedule``, by the bytes of its ``slots`` in place of the messages that blocks
-    have been counted with, and with what is ``held`` all the time. (When a plan is made, the slots are not known yet: a
-    message may come early.)"""
+    have been counted with, with what is ``held`` all the time, and with results ``waiting`` for their receivers, by the
+    moments of changes. (When a plan is made, the slots are not known yet: a message may come early.)"""
     problem, ranks = schedule.problem, len(held)
 
     def without(block: Block) -> Block:
@@ -90,7 +94,21 @@ def peak_bytes(costs: Sequence[StageCosts], schedule: Schedule, held: Sequence[i
         return replace(block, memory=(block.memory[0] - change,), workspace=(block.workspace[0] - workspace,))
 
     bare = replace(schedule, problem=replace(problem, blocks=tuple(map(without, problem.blocks))))
-    return [int(sum(parts)) for parts in zip(held, slots, bare.peak_memory, strict=True)]
+    found = []
+    for rank, own in enumerate(held):
+        profile, waits = bare.memory_profile(rank), waiting[rank] if waiting else ()
+        # At one moment first what waits goes, then blocks give and take, then what they gave waits.
+        changes = sorted([*((time, 1, level - before) for (_, before), (time, level) in pairwise(profile)),
+                          *((time, 2 * (change > 0), change) for time, change in waits)], key=itemgetter(0, 1))
+        found.append(int(own + slots[rank] + max(accumulate((change for *_, change in changes), initial=0))))
+    return found
+
+
+def retimed(schedule: Schedule, laps: Iterable[Measured]) -> Schedule:
+    """``schedule`` with its blocks at ``laps``, which have its order."""
+    run = {(lap.block, lap.micro_batch): (lap.start, lap.end) for lap in laps}
+    return replace(schedule, operations=tuple(Operation(block, micro_batch, *run[
+        schedule.problem.blocks[block].name, micro_batch]) for block, micro_batch, *_ in schedule.operations))
 
 
 def _lying(costs: Sequence[StageCosts], problem: Problem, block: Block,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
@@ -15,6 +15,11 @@ from weft.runtime.ranks.session import Session
 from weft.runtime.replay.stepping import Stepping
 
 Result = TypeVar("Result")
+_MODES, _PLAIN = "step trains and eval_step evaluates, there is no mode to set", "the model is pipe.model"
+#: What a script may look for on a module, and what there is here.
+INSTEAD = {"train": _MODES, "eval": _MODES, "training": _MODES, "module": _PLAIN, "modules": _PLAIN, "buffers": _PLAIN,
+           "forward": "step and eval_step run it", "backward": "step runs it", "zero_grad": "call the optimizer's",
+           "no_sync": "gradients of further steps add up, summed once by pipe.accumulate(batches)"}
 
 
 class Holding:
@@ -42,6 +47,14 @@ class Holding:
         with a gradient that is not finite is left out, as under ``GradScaler``: parameters then have none."""
         scaling = self._stepping.training.scaling
         return None if scaling is None else scaling.value
+
+    def __getattr__(self, name: str) -> NoReturn:
+        why = f": {INSTEAD[name]}" if name in INSTEAD else ""
+        raise AttributeError(f"a pipeline has no {name}{why}", name=name, obj=self)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a running pipeline can be neither copied nor pickled: take pipe.state_dict(), or pipe.model, "
+                        "in which the parameters of this rank's stages are trained")
 
     # -- what is read --------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from weft.app.pipeline.run.feeding import Feeding
 from weft.app.pipeline.run.following import PHASE, Following, Switches, following, move
 from weft.app.pipeline.run.holding import Holding
 from weft.app.pipeline.run.names import stage_names
-from weft.app.pipeline.run.optimizers import watched_optimizers
+from weft.app.pipeline.run.optimizers import watched_optimizers, watched_scalers
 from weft.app.pipeline.run.peaks import planned_peaks
 from weft.app.pipeline.run.ready import Ready
 from weft.app.pipeline.run.report import Report
@@ -90,8 +90,8 @@ class PipelineEngine(Holding):
         self._own = self._state.trained
         self._evaluator = Evaluator(session, self.stages, goal, self._ready.computing)
         self._unclip = clipped_over_ranks(self._own.values(), self._norm)
-        self._optimizers = watched_optimizers(self._own.values(), self._state.idle,
-                                              lambda why: self._fail(SessionError(why)))
+        self._watches = (watched_optimizers(self._own.values(), self._state.idle, self._refuse),
+                         watched_scalers(self._own.values(), self._refuse))
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
@@ -248,6 +248,9 @@ class PipelineEngine(Holding):
         except BaseException as error:
             self._fail(error)
 
+    def _refuse(self, why: str) -> NoReturn:
+        self._fail(SessionError(why))
+
     def _fail(self, error: BaseException) -> NoReturn:
         """End this rank and tell the others why."""
         self._closed = True
@@ -337,6 +340,7 @@ class PipelineEngine(Holding):
 
     def _leave_plan(self) -> None:
         self._unclip()
-        self._optimizers.remove()
+        for watch in self._watches:
+            watch.remove()
         self._evaluator.close()
         self._stepping.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 import pytest
 
 from weft.app.pipeline.planning.machine import Machine
@@ -12,6 +14,7 @@ from weft.app.pipeline.planning.problems import (
     loads,
     optimizer_bytes,
     peak_bytes,
+    retimed,
     stage_problem,
 )
 from weft.runtime.measure.links import LinkCost
@@ -100,6 +103,22 @@ def test_the_peak_has_slots_in_place_of_messages() -> None:
     least = peak_bytes(costs, schedule, [1000, 2000], [0, 0])
     assert peak_bytes(costs, schedule, [1000, 2000], [300, 7]) == [least[0] + 300, least[1] + 7]
     assert least[1] < 2000 + schedule.peak_memory[1]
+
+
+def test_what_waits_for_its_receiver_counts_when_it_does() -> None:
+    problem = stage_problem([stage(s, 2) for s in range(2)], (), machine(None, None), "full", 3)
+    schedule, costs = baseline("1f1b", problem, 3), [stage(s, 2) for s in range(2)]
+    none = peak_bytes(costs, schedule, [0, 0], [0, 0])
+    profile = dict(schedule.memory_profile(0))  # of several levels at one moment the last
+    highest = max(profile.items(), key=itemgetter(1))[0]
+    later = min(time for time, level in profile.items() if time > highest and level < none[0] - 40)
+    for begin, end, more in ((highest, later, 40), (later, later + 1e-9, 0)):
+        assert peak_bytes(costs, schedule, [0, 0], [0, 0], [[(begin, 40), (end, -40)], []]) == [none[0] + more, none[1]]
+    laps = [Measured(problem.blocks[block].name, m, 0, 2 * start, 2 * end) for block, m, start, end in
+            schedule.operations]
+    slower = retimed(schedule, laps)
+    assert slower.orders == schedule.orders and slower.makespan == pytest.approx(2 * schedule.makespan)
+    assert peak_bytes(costs, slower, [0, 0], [0, 0], [[(highest, 40), (later, -40)], []]) != none
 
 
 def test_a_difference_within_the_noise_of_the_steps_changes_nothing() -> None:

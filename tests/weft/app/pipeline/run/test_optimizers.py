@@ -1,14 +1,17 @@
-"""An optimizer over parameters that gather no gradients is refused when it steps."""
+"""An optimizer over parameters that gather no gradients is refused when it steps, a scaler of losses when it is called.
+"""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.amp import GradScaler
 
-from weft.app.pipeline.run.optimizers import watched_optimizers
+from weft.app.pipeline.run.optimizers import watched_optimizers, watched_scalers
 from weft.runtime.interface.optim import AdamA
 
 
@@ -64,3 +67,25 @@ def test_zero_1_of_shares_which_torch_cannot_do_is_heard_of() -> None:
         assert len(said) == 1 and "divides an optimizer's states among copies, which shares already are" in said[0]
     finally:
         handle.remove()
+
+
+def test_a_scaler_of_the_scripts_is_heard_of_with_a_pipelines_loss_or_optimizer() -> None:
+    model, other, said = nn.Linear(2, 2), nn.Linear(2, 2), []  # type: nn.Linear, nn.Linear, list[str]
+    scaler: Any = GradScaler("cpu")
+    off: Any = GradScaler("cpu", enabled=False)
+    mine, theirs = torch.optim.SGD(model.parameters()), torch.optim.SGD(other.parameters())
+    handle = watched_scalers(model.parameters(), said.append)
+    scaler.scale(other(torch.ones(2)).sum()).backward()
+    scaler.unscale_(theirs)
+    scaler.step(optimizer=theirs)
+    assert off.scale(1.0) == 1.0
+    off.step(mine)
+    assert not said
+    for name, given in (("scale", 1.0), ("unscale_", mine), ("step", mine)):
+        with suppress(ValueError, AssertionError):  # torch's own
+            getattr(scaler, name)(given)
+        assert len(said) == 1 and "leave the scaler out" in said.pop()
+    handle.remove()
+    with pytest.raises(ValueError, match="outputs must be"):
+        scaler.scale(1.0)
+    assert not said
