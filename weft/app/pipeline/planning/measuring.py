@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_unflatten
 
 from weft.app.pipeline.lib.meta import built_when_asked, with_numbers
 from weft.app.pipeline.lib.options import PipelineOptions
@@ -29,10 +29,12 @@ from weft.runtime.captured.cut import crossings
 from weft.runtime.captured.division import Data, Goal, ModelDivision, training_of
 from weft.runtime.captured.inputs.batch_dims import Dims
 from weft.runtime.captured.looks import untouched
+from weft.runtime.captured.loss import loss_of
 from weft.runtime.captured.materials import Materials
 from weft.runtime.captured.memory.decisions import Decisions
 from weft.runtime.captured.memory.treatment import treated
 from weft.runtime.captured.purity import Purity, first_weight, work_of
+from weft.runtime.interface.counting import one_tensor
 from weft.runtime.interface.precision import MasterWeights
 from weft.runtime.interface.training import Training
 from weft.runtime.measure.measure_stages import measure_stages
@@ -143,8 +145,19 @@ class Ranks:
                    tuple(operator_weights(captured)), (0.0,) * len(sizes))
 
     def _operator_seconds(self) -> list[float]:
-        with autocasting(self.options.autocast, self.session.device):
-            return operator_seconds(self.graph[0], self.example.leaves)
+        with autocasting(self.options.autocast, self.session.device), untouched(self.goal.loss):
+            return operator_seconds(self.graph[0], self.example.leaves, loss=self.loss)
+
+    @property
+    def loss(self) -> Callable[[Any], Tensor]:
+        """The loss of a result of the model, on the example's target."""
+        loss, target = self.goal.loss, self.example.target
+        if loss is None:
+            return loss_of
+        if target is None or self.goal.target is None:
+            return lambda output: stand_in(output, None)
+        known = tree_unflatten(list(target), self.goal.target)
+        return lambda output: one_tensor(loss(output, known))
 
     def kept(self, row: Row) -> Row:
         """``row`` with what operators keep, which only a limit of memory needs to be known for."""

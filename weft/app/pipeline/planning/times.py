@@ -9,20 +9,23 @@ after that.
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Interpreter, Node
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map, tree_unflatten
 
 from weft.runtime.captured.captured import Captured, is_item, is_on_meta
 from weft.runtime.captured.looks import untouched
 from weft.runtime.captured.memory.kept import kept_bytes
-from weft.runtime.measure.measure import single_threaded
+from weft.runtime.measure.measure import Timer, single_threaded
 
 #: A pass back takes about twice as long as the one forward: two products in place of one.
 BOTH_WAYS = 3.0
@@ -31,29 +34,45 @@ BOTH_WAYS = 3.0
 class _Timed(Interpreter):
     def __init__(self, captured: Captured) -> None:
         super().__init__(captured.graph_module)
+        self.captured = captured
         self.seconds: dict[Node, float] = {}
-        self.on_gpu = any(tensor.is_cuda for tensor in captured.model.state_dict().values())
+        device = next((tensor.device for tensor in captured.model.state_dict().values() if tensor.is_cuda), None)
+        self.timer = Timer.of_work(device or torch.device("cpu"))
 
     def run_node(self, n: Node) -> Any:
-        begun = time.perf_counter()
-        result = super().run_node(n)
-        if self.on_gpu:
-            torch.cuda.synchronize()
-        self.seconds[n] = min(self.seconds.get(n, float("inf")), time.perf_counter() - begun)
+        result, took = self.timer.lap(partial(super().run_node, n))
+        self.seconds[n] = min(self.seconds.get(n, float("inf")), took)
         return result
 
+    def of_loss(self, loss: Callable[[Any], Tensor], results: Any) -> float:
+        """Seconds of the loss of the graph's ``results``, forward and backward."""
+        flat = [leaf.detach().requires_grad_() if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
+                for leaf in (results if isinstance(results, tuple | list) else [results])]
+        output = tree_unflatten(flat, self.captured.out_spec)
+        return self.timer.lap(lambda: loss(output).backward())[1]  # type: ignore[no-untyped-call]
 
-def operator_seconds(captured: Captured, leaves: Sequence[Any], repeats: int = 3) -> list[float]:
-    """Seconds of each of ``captured.calls`` on ``leaves``, the inputs of one micro-batch: the shortest of ``repeats``
-    forwards, and the backward as twice that. Of a model on the meta device, each on numbers of its own."""
+
+def operator_seconds(captured: Captured, leaves: Sequence[Any], repeats: int = 5,
+                     loss: Callable[[Any], Tensor] | None = None) -> list[float]:
+    """Seconds of each of ``captured.calls`` on ``leaves``, the inputs of one micro-batch: of each the shortest of
+    ``repeats`` forwards, of operators that are alike the median, and the backward as twice that; the last one with the
+    ``loss`` of the result. Of a model on the meta device, each on numbers of its own, without the loss."""
     if is_on_meta(captured.model):
         device = next((leaf.device for leaf in leaves if isinstance(leaf, torch.Tensor)), torch.device("cpu"))
         return [BOTH_WAYS * seconds for seconds in seconds_alone(captured, device, repeats)]
-    timed = _Timed(captured)
-    with untouched(captured.model), single_threaded(), torch.no_grad():
+    timed, behind = _Timed(captured), 0.0
+    with untouched(captured.model), single_threaded():
         for _ in range(repeats + 1):
-            timed.run(*leaves, enable_io_processing=False)
-    return [BOTH_WAYS * timed.seconds.get(node, 0.0) for node in captured.calls]
+            with torch.no_grad():
+                results = timed.run(*leaves, enable_io_processing=False)
+        with suppress(Exception):  # whatever a loss raises is said when its stage is measured
+            behind = 0.0 if loss is None else min(timed.of_loss(loss, results) for _ in range(repeats + 1))
+    alike: dict[Hashable, list[float]] = {}
+    keys = [_likeness(node, captured) for node in captured.calls]
+    for key, node in zip(keys, captured.calls, strict=True):
+        alike.setdefault(key, []).append(timed.seconds.get(node, 0.0))
+    found = [BOTH_WAYS * statistics.median(alike[key]) for key in keys]
+    return [*found[:-1], found[-1] + behind]
 
 
 def saved_bytes(captured: Captured, leaves: Sequence[Any]) -> list[float]:
