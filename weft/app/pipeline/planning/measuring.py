@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -139,23 +140,19 @@ class Ranks:
         captured, purity = self.graph
         first, shares = first_weight(captured), work_of(captured, purity)
         self.session.barrier("to measure operators")
-        seconds = self.session.exchange(self._operator_seconds(), "measuring operators")
+        with autocasting(self.options.autocast, self.session.device), untouched(self.goal.loss):
+            own = operator_seconds(captured, self.example.leaves, loss=self.loss)
+        seconds = self.session.exchange(own, "measuring operators")
         medians = (statistics.median(times) for times in zip(*seconds, strict=True))
         return Row(tuple(time * share for time, share in zip(medians, shares, strict=True)), sizes, first + 1,
                    tuple(operator_weights(captured)), (0.0,) * len(sizes))
-
-    def _operator_seconds(self) -> list[float]:
-        with autocasting(self.options.autocast, self.session.device), untouched(self.goal.loss):
-            return operator_seconds(self.graph[0], self.example.leaves, loss=self.loss)
 
     @property
     def loss(self) -> Callable[[Any], Tensor]:
         """The loss of a result of the model, on the example's target."""
         loss, target = self.goal.loss, self.example.target
-        if loss is None:
-            return loss_of
-        if target is None or self.goal.target is None:
-            return lambda output: stand_in(output, None)
+        if loss is None or target is None or self.goal.target is None:
+            return loss_of if loss is None else partial(stand_in, target=None)
         known = tree_unflatten(list(target), self.goal.target)
         return lambda output: one_tensor(loss(output, known))
 

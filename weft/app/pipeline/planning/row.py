@@ -21,7 +21,7 @@ from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 #: stage may have, and the last.
 WAYS = ((1.05, 1.0, 1.0), (1.0, 1.0, 1.0), (1.2, 1.0, 1.0), (1.05, 0.9, 1.0), (1.05, 1.0, 0.9), (1.05, 0.8, 0.9),
         (1.05, 1.1, 1.0), (1.05, 1.0, 1.1))
-#: By what share rough steps differ that the next call may find in another order.
+#: By what share rough steps differ that the next call may find in another order: a further cut must promise more.
 ALIKE = 0.01
 #: Of a pass forward and one back, what the forward takes, and of the one back what is the input's gradient.
 FORWARD, INPUT = 1 / 3, 1 / 2
@@ -70,12 +70,9 @@ def proposals(row: Row, count: int, machine: Machine, micro_batches: int,
             if places is not None and (cut := tuple(places)) not in found:
                 found[cut] = turn, judge(cut)
     turn, least = min(found.values(), default=(0, 0.0))
-
-    def order(cut: tuple[int, ...]) -> tuple[bool, float, tuple[int, float]]:
-        differs = found[cut] > (turn, (1 + ALIKE) * least)
-        return differs, 0.0 if differs else sum(row.sizes[place] or 0.0 for place in cut), found[cut]
-
-    return sorted(found, key=order)
+    alike = {cut for cut, told in found.items() if told <= (turn, (1 + ALIKE) * least)}
+    return sorted(found, key=lambda cut: (cut not in alike, (cut in alike) * sum(
+        row.sizes[place] or 0.0 for place in cut), found[cut]))
 
 
 def _rooms(row: Row, count: int, machine: Machine, micro_batches: int) -> list[list[Room] | None]:

@@ -10,7 +10,6 @@ after that.
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -32,12 +31,10 @@ BOTH_WAYS = 3.0
 
 
 class _Timed(Interpreter):
-    def __init__(self, captured: Captured) -> None:
+    def __init__(self, captured: Captured, device: torch.device) -> None:
         super().__init__(captured.graph_module)
-        self.captured = captured
+        self.captured, self.timer = captured, Timer.of_work(device)
         self.seconds: dict[Node, float] = {}
-        device = next((tensor.device for tensor in captured.model.state_dict().values() if tensor.is_cuda), None)
-        self.timer = Timer.of_work(device or torch.device("cpu"))
 
     def run_node(self, n: Node) -> Any:
         result, took = self.timer.lap(partial(super().run_node, n))
@@ -57,10 +54,10 @@ def operator_seconds(captured: Captured, leaves: Sequence[Any], repeats: int = 5
     """Seconds of each of ``captured.calls`` on ``leaves``, the inputs of one micro-batch: of each the shortest of
     ``repeats`` forwards, of operators that are alike the median, and the backward as twice that; the last one with the
     ``loss`` of the result. Of a model on the meta device, each on numbers of its own, without the loss."""
+    device = next((leaf.device for leaf in leaves if isinstance(leaf, Tensor)), torch.device("cpu"))
     if is_on_meta(captured.model):
-        device = next((leaf.device for leaf in leaves if isinstance(leaf, torch.Tensor)), torch.device("cpu"))
         return [BOTH_WAYS * seconds for seconds in seconds_alone(captured, device, repeats)]
-    timed, behind = _Timed(captured), 0.0
+    timed, behind = _Timed(captured, device), 0.0
     with untouched(captured.model), single_threaded():
         for _ in range(repeats + 1):
             with torch.no_grad():
@@ -102,34 +99,22 @@ VALUE = 0.5
 def seconds_alone(captured: Captured, device: torch.device, repeats: int = 3) -> list[float]:
     """Seconds of each forward of ``captured.calls`` on ``device``, the shortest of ``repeats``; 0 for one that cannot
     run on such numbers, or that only takes a result apart."""
-    known: dict[Hashable, float] = {}
-    found = []
+    keys = [_likeness(node, captured) for node in captured.calls]
+    first = dict(zip(reversed(keys), reversed(captured.calls), strict=True))
     with single_threaded(), torch.no_grad(), torch.random.fork_rng():
-        for node in captured.calls:
-            key = _likeness(node, captured)
-            if key not in known:
-                known[key] = 0.0 if is_item(node) else _measured(node, captured, device, repeats)
-            found.append(known[key])
-    return found
+        known = {key: 0.0 if is_item(node) else _measured(node, captured, device, repeats)
+                 for key, node in first.items()}
+    return [known[key] for key in keys]
 
 
 def _measured(node: Node, captured: Captured, device: torch.device, repeats: int) -> float:
-    if node.op != "call_function":
-        return 0.0
-    function: Callable[..., Any] = node.target  # type: ignore[assignment]
-    best = float("inf")
     try:
         args, kwargs = tree_map(lambda leaf: _made(_looks(leaf, captured), device) if isinstance(leaf, Node) else leaf,
                                 (node.args, dict(node.kwargs)))
-        for _ in range(repeats + 1):
-            begun = time.perf_counter()
-            function(*args, **kwargs)
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
-            best = min(best, time.perf_counter() - begun)
-    except (RuntimeError, IndexError, ValueError, TypeError):  # whatever kernels say of numbers that they do not take
+        run, timer = partial(node.target, *args, **kwargs), Timer.of_work(device)  # type: ignore[arg-type]
+        return min(timer.lap(run)[1] for _ in range(repeats + 1))
+    except (RuntimeError, IndexError, ValueError, TypeError):  # a submodule; whatever kernels say of such numbers
         return 0.0
-    return best
 
 
 def _looks(node: Node, captured: Captured) -> Any:
