@@ -39,7 +39,7 @@ def test_operators_that_are_alike_are_measured_once(monkeypatch: pytest.MonkeyPa
 
 
 def test_operators_that_are_alike_take_the_median_and_the_last_has_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    laps = iter(range(1, 1000))
+    laps = map(float, range(1, 1000))
 
     def lap(self: Timer, run: Callable[[], object]) -> tuple[object, float]:
         return run(), next(laps)
@@ -50,7 +50,7 @@ def test_operators_that_are_alike_take_the_median_and_the_last_has_the_loss(monk
     plain = operator_seconds(captured, case.args, 1)
     by_name = dict(zip((node.name for node in captured.calls), plain, strict=True))
     assert by_name["linear"] == by_name["linear_4"] != by_name["linear_1"]
-    laps = iter([1.0] * 1000)
+    laps = map(float, [1] * 1000)
     whole = operator_seconds(captured, case.args, 1, lambda output: output.float().mean())
     assert whole[:-1] == [3.0] * (len(whole) - 1) and whole[-1] == 4.0
     assert operator_seconds(captured, case.args, 1, lambda output: output.nothing)[-1] == 3.0  # said elsewhere
