@@ -12,15 +12,13 @@ from weft.app.pipeline.planning.machine import Machine
 from weft.app.pipeline.planning.measuring import Ranks
 from weft.app.pipeline.planning.memory.planned import Attempt, plans_memory
 from weft.app.pipeline.planning.problems import StagesRun, least, loads
-from weft.app.pipeline.planning.row import Row, proposals, rough_step
+from weft.app.pipeline.planning.row import ALIKE, Row, proposals, rough_step
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.measure.stage_costs import StageCosts
 from weft.solver.baselines import BASELINES
 
 #: Cuts that are measured at most, and where they leave no schedule that fits.
 CUTS, LOOKS = 3, 8
-#: By what share of a step a further cut must promise a shorter one; at least by what equal steps differ by.
-GAIN = 0.01
 
 
 @dataclass(frozen=True)
@@ -107,7 +105,7 @@ class Cuts:
         fresh = [places for places in found if places not in self.looked]
         if len(self.counts) > 1:
             fresh.sort(key=rough)
-        if not fresh or (self.tried and rough(fresh[0]) > (1 - max(GAIN, self.tried[-1].best.noise)) * min(
+        if not fresh or (self.tried and rough(fresh[0]) > (1 - max(ALIKE, self.tried[-1].best.noise)) * min(
                 rough(tried.places) for tried in self.tried)):
             return None
         return fresh[0]

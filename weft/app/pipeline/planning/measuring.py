@@ -10,11 +10,12 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_unflatten
 
 from weft.app.pipeline.lib.meta import built_when_asked, with_numbers
 from weft.app.pipeline.lib.options import PipelineOptions
@@ -29,10 +30,12 @@ from weft.runtime.captured.cut import crossings
 from weft.runtime.captured.division import Data, Goal, ModelDivision, training_of
 from weft.runtime.captured.inputs.batch_dims import Dims
 from weft.runtime.captured.looks import untouched
+from weft.runtime.captured.loss import loss_of
 from weft.runtime.captured.materials import Materials
 from weft.runtime.captured.memory.decisions import Decisions
 from weft.runtime.captured.memory.treatment import treated
 from weft.runtime.captured.purity import Purity, first_weight, work_of
+from weft.runtime.interface.counting import one_tensor
 from weft.runtime.interface.precision import MasterWeights
 from weft.runtime.interface.training import Training
 from weft.runtime.measure.measure_stages import measure_stages
@@ -137,14 +140,21 @@ class Ranks:
         captured, purity = self.graph
         first, shares = first_weight(captured), work_of(captured, purity)
         self.session.barrier("to measure operators")
-        seconds = self.session.exchange(self._operator_seconds(), "measuring operators")
+        with autocasting(self.options.autocast, self.session.device), untouched(self.goal.loss):
+            own = operator_seconds(captured, self.example.leaves, loss=self.loss)
+        seconds = self.session.exchange(own, "measuring operators")
         medians = (statistics.median(times) for times in zip(*seconds, strict=True))
         return Row(tuple(time * share for time, share in zip(medians, shares, strict=True)), sizes, first + 1,
                    tuple(operator_weights(captured)), (0.0,) * len(sizes))
 
-    def _operator_seconds(self) -> list[float]:
-        with autocasting(self.options.autocast, self.session.device):
-            return operator_seconds(self.graph[0], self.example.leaves)
+    @property
+    def loss(self) -> Callable[[Any], Tensor]:
+        """The loss of a result of the model, on the example's target."""
+        loss, target = self.goal.loss, self.example.target
+        if loss is None or target is None or self.goal.target is None:
+            return loss_of if loss is None else partial(stand_in, target=None)
+        known = tree_unflatten(list(target), self.goal.target)
+        return lambda output: one_tensor(loss(output, known))
 
     def kept(self, row: Row) -> Row:
         """``row`` with what operators keep, which only a limit of memory needs to be known for."""

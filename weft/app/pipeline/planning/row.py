@@ -21,6 +21,8 @@ from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 #: stage may have, and the last.
 WAYS = ((1.05, 1.0, 1.0), (1.0, 1.0, 1.0), (1.2, 1.0, 1.0), (1.05, 0.9, 1.0), (1.05, 1.0, 0.9), (1.05, 0.8, 0.9),
         (1.05, 1.1, 1.0), (1.05, 1.0, 1.1))
+#: By what share rough steps differ that the next call may find in another order: a further cut must promise more.
+ALIKE = 0.01
 #: Of a pass forward and one back, what the forward takes, and of the one back what is the input's gradient.
 FORWARD, INPUT = 1 / 3, 1 / 2
 #: Bytes in all for each byte of weights: gradients and an optimizer's two values.
@@ -56,8 +58,9 @@ def rank_of(stage: int, count: int, ranks: int) -> int:
 
 def proposals(row: Row, count: int, machine: Machine, micro_batches: int,
               judge: Callable[[tuple[int, ...]], float]) -> list[tuple[int, ...]]:
-    """Cuts into ``count`` stages, each once, from the one on which ``judge`` is lowest on; none if there are too few
-    places. With a limit of memory, those that fit by the row's own figures come first."""
+    """Cuts into ``count`` stages, each once, from the one on which ``judge`` is lowest on, and of those as low up to
+    the share :data:`ALIKE` from the one with the fewest bytes on; none if there are too few places. With a limit of
+    memory, those that fit by the row's own figures come first."""
     found: dict[tuple[int, ...], tuple[int, float]] = {}
     for turn, rooms in enumerate(_rooms(row, count, machine, micro_batches)):
         for slack, first, last in WAYS:
@@ -66,7 +69,10 @@ def proposals(row: Row, count: int, machine: Machine, micro_batches: int,
                                 seconds_a_byte=machine.seconds_a_byte)
             if places is not None and (cut := tuple(places)) not in found:
                 found[cut] = turn, judge(cut)
-    return sorted(found, key=found.__getitem__)
+    turn, least = min(found.values(), default=(0, 0.0))
+    alike = {cut for cut, told in found.items() if told <= (turn, (1 + ALIKE) * least)}
+    return sorted(found, key=lambda cut: (cut not in alike, (cut in alike) * sum(
+        row.sizes[place] or 0.0 for place in cut), found[cut]))
 
 
 def _rooms(row: Row, count: int, machine: Machine, micro_batches: int) -> list[list[Room] | None]:

@@ -9,51 +9,67 @@ after that.
 
 from __future__ import annotations
 
-import time
+import statistics
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Interpreter, Node
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map, tree_unflatten
 
 from weft.runtime.captured.captured import Captured, is_item, is_on_meta
 from weft.runtime.captured.looks import untouched
 from weft.runtime.captured.memory.kept import kept_bytes
-from weft.runtime.measure.measure import single_threaded
+from weft.runtime.measure.measure import Timer, single_threaded
 
 #: A pass back takes about twice as long as the one forward: two products in place of one.
 BOTH_WAYS = 3.0
 
 
 class _Timed(Interpreter):
-    def __init__(self, captured: Captured) -> None:
+    def __init__(self, captured: Captured, device: torch.device) -> None:
         super().__init__(captured.graph_module)
+        self.captured, self.timer = captured, Timer.of_work(device)
         self.seconds: dict[Node, float] = {}
-        self.on_gpu = any(tensor.is_cuda for tensor in captured.model.state_dict().values())
 
     def run_node(self, n: Node) -> Any:
-        begun = time.perf_counter()
-        result = super().run_node(n)
-        if self.on_gpu:
-            torch.cuda.synchronize()
-        self.seconds[n] = min(self.seconds.get(n, float("inf")), time.perf_counter() - begun)
+        result, took = self.timer.lap(partial(super().run_node, n))
+        self.seconds[n] = min(self.seconds.get(n, float("inf")), took)
         return result
 
+    def of_loss(self, loss: Callable[[Any], Tensor], results: Any) -> float:
+        """Seconds of the loss of the graph's ``results``, forward and backward."""
+        flat = [leaf.detach().requires_grad_() if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
+                for leaf in (results if isinstance(results, tuple | list) else [results])]
+        output = tree_unflatten(flat, self.captured.out_spec)
+        return self.timer.lap(lambda: loss(output).backward())[1]  # type: ignore[no-untyped-call]
 
-def operator_seconds(captured: Captured, leaves: Sequence[Any], repeats: int = 3) -> list[float]:
-    """Seconds of each of ``captured.calls`` on ``leaves``, the inputs of one micro-batch: the shortest of ``repeats``
-    forwards, and the backward as twice that. Of a model on the meta device, each on numbers of its own."""
+
+def operator_seconds(captured: Captured, leaves: Sequence[Any], repeats: int = 5,
+                     loss: Callable[[Any], Tensor] | None = None) -> list[float]:
+    """Seconds of each of ``captured.calls`` on ``leaves``, the inputs of one micro-batch: of each the shortest of
+    ``repeats`` forwards, of operators that are alike the median, and the backward as twice that; the last one with the
+    ``loss`` of the result. Of a model on the meta device, each on numbers of its own, without the loss."""
+    device = next((leaf.device for leaf in leaves if isinstance(leaf, Tensor)), torch.device("cpu"))
     if is_on_meta(captured.model):
-        device = next((leaf.device for leaf in leaves if isinstance(leaf, torch.Tensor)), torch.device("cpu"))
         return [BOTH_WAYS * seconds for seconds in seconds_alone(captured, device, repeats)]
-    timed = _Timed(captured)
-    with untouched(captured.model), single_threaded(), torch.no_grad():
+    timed, behind = _Timed(captured, device), 0.0
+    with untouched(captured.model), single_threaded():
         for _ in range(repeats + 1):
-            timed.run(*leaves, enable_io_processing=False)
-    return [BOTH_WAYS * timed.seconds.get(node, 0.0) for node in captured.calls]
+            with torch.no_grad():
+                results = timed.run(*leaves, enable_io_processing=False)
+        with suppress(Exception):  # whatever a loss raises is said when its stage is measured
+            behind = 0.0 if loss is None else min(timed.of_loss(loss, results) for _ in range(repeats + 1))
+    alike: dict[Hashable, list[float]] = {}
+    keys = [_likeness(node, captured) for node in captured.calls]
+    for key, node in zip(keys, captured.calls, strict=True):
+        alike.setdefault(key, []).append(timed.seconds.get(node, 0.0))
+    found = [BOTH_WAYS * statistics.median(alike[key]) for key in keys]
+    return [*found[:-1], found[-1] + behind]
 
 
 def saved_bytes(captured: Captured, leaves: Sequence[Any]) -> list[float]:
@@ -83,34 +99,22 @@ VALUE = 0.5
 def seconds_alone(captured: Captured, device: torch.device, repeats: int = 3) -> list[float]:
     """Seconds of each forward of ``captured.calls`` on ``device``, the shortest of ``repeats``; 0 for one that cannot
     run on such numbers, or that only takes a result apart."""
-    known: dict[Hashable, float] = {}
-    found = []
+    keys = [_likeness(node, captured) for node in captured.calls]
+    first = dict(zip(reversed(keys), reversed(captured.calls), strict=True))
     with single_threaded(), torch.no_grad(), torch.random.fork_rng():
-        for node in captured.calls:
-            key = _likeness(node, captured)
-            if key not in known:
-                known[key] = 0.0 if is_item(node) else _measured(node, captured, device, repeats)
-            found.append(known[key])
-    return found
+        known = {key: 0.0 if is_item(node) else _measured(node, captured, device, repeats)
+                 for key, node in first.items()}
+    return [known[key] for key in keys]
 
 
 def _measured(node: Node, captured: Captured, device: torch.device, repeats: int) -> float:
-    if node.op != "call_function":
-        return 0.0
-    function: Callable[..., Any] = node.target  # type: ignore[assignment]
-    best = float("inf")
     try:
         args, kwargs = tree_map(lambda leaf: _made(_looks(leaf, captured), device) if isinstance(leaf, Node) else leaf,
                                 (node.args, dict(node.kwargs)))
-        for _ in range(repeats + 1):
-            begun = time.perf_counter()
-            function(*args, **kwargs)
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
-            best = min(best, time.perf_counter() - begun)
-    except (RuntimeError, IndexError, ValueError, TypeError):  # whatever kernels say of numbers that they do not take
+        run, timer = partial(node.target, *args, **kwargs), Timer.of_work(device)  # type: ignore[operator]
+        return min(timer.lap(run)[1] for _ in range(repeats + 1))
+    except (RuntimeError, IndexError, ValueError, TypeError):  # a submodule; whatever kernels say of such numbers
         return 0.0
-    return best
 
 
 def _looks(node: Node, captured: Captured) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from weft.app.pipeline.planning.machine import Machine
@@ -30,6 +32,13 @@ def test_several_cuts_are_proposed_and_the_best_for_the_schedule_comes_first() -
     assert len(found) > 2
     steps = [step for _, step in found]
     assert steps == sorted(steps) and steps[0] < steps[-1]
+
+
+def test_of_cuts_that_measuring_does_not_tell_apart_the_one_with_the_fewest_bytes_comes_first() -> None:
+    for late in (0.9, 1.0, 1.1):  # of many small operators around the middle, which one balances is chance
+        way = replace(row([1.0] * 10 + [0.01] * 10 + [1.0] * 9 + [late]), sizes=(None, *(
+            8.0 if i == 14 else 16.0 for i in range(1, 30))))
+        assert judged(way, machine(None, None), 4)[0][0] == (14,)
 
 
 def test_a_limit_of_memory_asks_for_smaller_first_stages() -> None:

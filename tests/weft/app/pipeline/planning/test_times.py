@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch.fx import Node
@@ -10,6 +12,7 @@ from tests.support.captured_models import CASES, made
 from weft.app.pipeline.planning import times
 from weft.app.pipeline.planning.times import operator_seconds, seconds_alone
 from weft.runtime.captured.captured import Captured
+from weft.runtime.measure.measure import Timer
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -33,3 +36,21 @@ def test_operators_that_are_alike_are_measured_once(monkeypatch: pytest.MonkeyPa
     found = seconds_alone(captured, torch.device("cpu"))
     by_name = dict(zip((node.name for node in captured.calls), found, strict=True))
     assert by_name["linear"] == by_name["linear_4"] != by_name["linear_1"] and len(measured) < len(found) / 2
+
+
+def test_operators_that_are_alike_take_the_median_and_the_last_has_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    laps = map(float, range(1, 1000))
+
+    def lap(self: Timer, run: Callable[[], object]) -> tuple[object, float]:
+        return run(), next(laps)
+
+    monkeypatch.setattr(Timer, "lap", lap)
+    case = made("gpt", 4)
+    captured = Captured.of(case.model, case.args)
+    plain = operator_seconds(captured, case.args, 1)
+    by_name = dict(zip((node.name for node in captured.calls), plain, strict=True))
+    assert by_name["linear"] == by_name["linear_4"] != by_name["linear_1"]
+    laps = map(float, [1] * 1000)
+    whole = operator_seconds(captured, case.args, 1, lambda output: output.float().mean())
+    assert whole[:-1] == [3.0] * (len(whole) - 1) and whole[-1] == 4.0
+    assert operator_seconds(captured, case.args, 1, lambda output: output.nothing)[-1] == 3.0  # said elsewhere

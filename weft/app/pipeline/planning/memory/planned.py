@@ -16,24 +16,20 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
-from torch.utils._pytree import tree_unflatten
 
 from weft.app.pipeline.lib.options import PipelineOptions
 from weft.app.pipeline.lib.split import Model
 from weft.app.pipeline.planning.machine import Machine
-from weft.app.pipeline.planning.measuring import Ranks, stand_in
+from weft.app.pipeline.planning.measuring import Ranks
 from weft.app.pipeline.planning.memory.chain import Chain, chain_of, copy_bandwidth
 from weft.app.pipeline.planning.problems import held_bytes
 from weft.app.pipeline.planning.row import rank_of
 from weft.runtime.backends.stages import STAGE_BACKENDS, stages_by
 from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.inputs.batch_dims import Dims
-from weft.runtime.captured.loss import loss_of
 from weft.runtime.captured.memory.decisions import MODES, Decisions, decisions_from_json
 from weft.runtime.captured.memory.treatment import Treatment, treated
 from weft.runtime.captured.purity import Purity, first_weight
-from weft.runtime.interface.counting import one_tensor
 from weft.runtime.measure.stage_costs import StageCosts
 from weft.runtime.plan.plan import Plan
 from weft.solver.placement.memory.plan import MemoryPlan, Mode
@@ -219,19 +215,8 @@ def _chosen(rounds: MemoryRounds, best: Callable[[], int]) -> int:
 def _chain(ranks: Ranks) -> Chain:
     captured, purity = ranks.graph
     first = first_weight(captured)
-    return chain_of(captured, purity, ranks.example.leaves, _loss(ranks), first=first + 1,
+    return chain_of(captured, purity, ranks.example.leaves, ranks.loss, first=first + 1,
                     cuts=ranks.options.cuts or ())
-
-
-def _loss(ranks: Ranks) -> Callable[[Any], Tensor]:
-    goal, example = ranks.goal, ranks.example
-    loss = goal.loss
-    if loss is None:
-        return loss_of
-    if example.target is None or goal.target is None:
-        return lambda output: stand_in(output, None)
-    target = tree_unflatten(list(example.target), goal.target)
-    return lambda output: one_tensor(loss(output, target))
 
 
 def _planner(ranks: Ranks, chain: Chain, machine: Machine) -> Callable[[int], MemoryPlan]:
