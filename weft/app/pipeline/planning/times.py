@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -111,7 +111,7 @@ def _measured(node: Node, captured: Captured, device: torch.device, repeats: int
     try:
         args, kwargs = tree_map(lambda leaf: _made(_looks(leaf, captured), device) if isinstance(leaf, Node) else leaf,
                                 (node.args, dict(node.kwargs)))
-        run, timer = partial(node.target, *args, **kwargs), Timer.of_work(device)  # type: ignore[operator]
+        run, timer = partial(cast("Callable[..., object]", node.target), *args, **kwargs), Timer.of_work(device)
         return min(timer.lap(run)[1] for _ in range(repeats + 1))
     except (RuntimeError, IndexError, ValueError, TypeError):  # a submodule; whatever kernels say of such numbers
         return 0.0
