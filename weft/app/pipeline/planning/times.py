@@ -109,9 +109,9 @@ def seconds_alone(captured: Captured, device: torch.device, repeats: int = 3) ->
 
 def _measured(node: Node, captured: Captured, device: torch.device, repeats: int) -> float:
     try:
-        args, kwargs = tree_map(lambda leaf: _made(_looks(leaf, captured), device) if isinstance(leaf, Node) else leaf,
-                                (node.args, dict(node.kwargs)))
-        run, timer = partial(node.target, *args, **kwargs), Timer.of_work(device)  # type: ignore[operator]
+        function, args, kwargs = tree_map(lambda leaf: leaf if not isinstance(leaf, Node) else _made(
+            _looks(leaf, captured), device), (node.target, node.args, dict(node.kwargs)))
+        run, timer = partial(function, *args, **kwargs), Timer.of_work(device)
         return min(timer.lap(run)[1] for _ in range(repeats + 1))
     except (RuntimeError, IndexError, ValueError, TypeError):  # a submodule; whatever kernels say of such numbers
         return 0.0
