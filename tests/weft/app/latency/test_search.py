@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -97,7 +96,7 @@ def test_what_is_asked_for_in_units() -> None:
     *((parse_throughput, text, "s") for text in ("x/s", "0/s", "-1", "nan/s", "1/h")),
     (parse_throughput, "1/s", "step"), (parse_period, "5 parsec", "s"), (parse_period, "0 ms", "s"),
     (parse_period, "x", "step"), (parse_period, -1, "step")])
-def test_a_floor_that_means_nothing_is_refused(parse: Callable[[Any, str], float], text: object, unit: str) -> None:
+def test_a_floor_that_means_nothing_is_refused(parse: Any, text: object, unit: str) -> None:
     said = "throughput is .*must be micro-batches per time" if parse is parse_throughput else "period is .*must be"
     with pytest.raises(ValueError, match=said):
         parse(text, unit)
