@@ -42,15 +42,15 @@ def test_a_slice_of_the_sum_is_what_is_scattered() -> None:
 def test_what_is_no_all_reduce_is_refused() -> None:
     program = tensor_parallel(4, 16, 8, 18)
     late = overlap(program, ["xw", "total"], 2)
-    split_: Any = split
-    for given, words, said in (
-            (program, ("xw",), "the stage 'xw' is of kind matmul, only an all_reduce is split"),
-            (program, ("total", 0, "scatter"), "no way into 'scatter': take reduce_scatter or reduce"),
-            (program, ("sum",), "there is no stage 'sum'"),
-            (program, ("total", 1), "18 elements, which 4 ranks do not divide"),
-            (late, ("total", 0), "'total' runs in chunks already: split before it is overlapped")):
+    options: dict[str, Any]
+    for given, name, options, said in (
+            (program, "xw", {}, "the stage 'xw' is of kind matmul, only an all_reduce is split"),
+            (program, "total", {"into": "scatter"}, "no way into 'scatter': take reduce_scatter or reduce"),
+            (program, "sum", {}, "there is no stage 'sum'"),
+            (program, "total", {"axis": 1}, "18 elements, which 4 ranks do not divide"),
+            (late, "total", {"axis": 0}, "'total' runs in chunks already: split before it is overlapped")):
         with pytest.raises(CommunicationError, match=said):
-            split_(given, *words)
+            split(given, name, **options)
 
 
 def on_slices(optimizer: str, ranks: int, shape: tuple[int, ...] = (8, 12)) -> tuple[CommunicationProgram,
