@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -158,11 +159,11 @@ class ShardedExecutor(RankValues):
                     if isinstance(instruction, Collective):
                         value = self.values[instruction.key].contiguous()
                         made = self.awaited(instruction.kind, instruction.group,
-                                            lambda one=instruction, own=value: self.collective(one, _sendable(own)))
+                                            partial(self.collective, instruction, _sendable(value)))
                         self.values[instruction.into] = made.bool() if value.dtype == torch.bool else made
                     else:
                         ranks = sorted({rank for rank, _ in (*instruction.sends, *instruction.receives)})
-                        self.awaited("messages", ranks, lambda one=instruction: self.exchange(one))
+                        self.awaited("messages", ranks, partial(self.exchange, instruction))
             return self.values
         finally:
             self.values = {}  # of a run that failed, too
