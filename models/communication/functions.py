@@ -37,21 +37,8 @@ class Function:
                 + (", ".join(entry.name for entry in own) or "operands alone"))
 
 
-#: By name. ``descend`` is a step of ``rate`` against a direction, ``mean_of`` and ``square_of`` are moving means of
-#: gradients and of their squares, ``decayed`` is a direction with the pull of weight decay.
-FUNCTIONS: dict[str, Function] = {entry.name: entry for entry in (
-    Function("add", 2, lambda xp, one, other: one + other),
-    Function("sub", 2, lambda xp, one, other: one - other),
-    Function("mul", 2, lambda xp, one, other: one * other, scales=True),
-    Function("div", 2, lambda xp, one, other: one / other),
-    Function("scale", 1, lambda xp, one, *, factor: factor * one, scales=True),
-    Function("relu", 1, lambda xp, one: one * (one > 0)),
-    Function("tanh", 1, lambda xp, one: xp.tanh(one)),
-    Function("sqrt", 1, lambda xp, one: xp.sqrt(one)),
-    Function("descend", 2, lambda xp, weight, direction, *, rate: weight - rate * direction),
-    Function("mean_of", 2, lambda xp, mean, gradient, *, beta: beta * mean + (1.0 - beta) * gradient),
-    Function("square_of", 2, lambda xp, mean, gradient, *, beta: beta * mean + (1.0 - beta) * gradient * gradient),
-    Function("decayed", 2, lambda xp, direction, weight, *, decay: direction + decay * weight))}
+#: By name.
+FUNCTIONS: dict[str, Function] = {}
 
 
 def function(name: str, arity: int, *, scales: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -76,10 +63,68 @@ def function_named(name: str) -> Function:
     return FUNCTIONS[name]
 
 
+@function("add", 2)
+def _add(_: Any, one: Any, other: Any) -> Any:
+    return one + other
+
+
+@function("sub", 2)
+def _sub(_: Any, one: Any, other: Any) -> Any:
+    return one - other
+
+
+@function("mul", 2, scales=True)
+def _mul(_: Any, one: Any, other: Any) -> Any:
+    return one * other
+
+
+@function("div", 2)
+def _div(_: Any, one: Any, other: Any) -> Any:
+    return one / other
+
+
+@function("scale", 1, scales=True)
+def _scale(_: Any, one: Any, *, factor: float) -> Any:
+    return factor * one
+
+
+@function("relu", 1)
+def _relu(_: Any, one: Any) -> Any:
+    return one * (one > 0)
+
+
+@function("tanh", 1)
+def _tanh(xp: Any, one: Any) -> Any:
+    return xp.tanh(one)
+
+
+@function("sqrt", 1)
+def _sqrt(xp: Any, one: Any) -> Any:
+    return xp.sqrt(one)
+
+
 @function("gelu", 1)
 def _gelu(xp: Any, one: Any) -> Any:
     """The approximation by tanh."""
     return 0.5 * one * (1.0 + xp.tanh(math.sqrt(2.0 / math.pi) * (one + 0.044715 * one * one * one)))
+
+
+@function("descend", 2)
+def _descend(_: Any, weight: Any, direction: Any, *, rate: float) -> Any:
+    """A step of ``rate`` against ``direction``."""
+    return weight - rate * direction
+
+
+@function("mean_of", 2)
+def _mean_of(_: Any, mean: Any, gradient: Any, *, beta: float) -> Any:
+    """The moving mean of gradients."""
+    return beta * mean + (1.0 - beta) * gradient
+
+
+@function("square_of", 2)
+def _square_of(_: Any, mean: Any, gradient: Any, *, beta: float) -> Any:
+    """The moving mean of squared gradients."""
+    return beta * mean + (1.0 - beta) * gradient * gradient
 
 
 @function("adam_direction", 3)
@@ -87,6 +132,12 @@ def _adam_direction(xp: Any, mean: Any, square: Any, step: Any, *, betas: tuple[
     """Bias-corrected means after ``step`` steps, one over the root of the other."""
     unbiased, spread = mean / (1.0 - betas[0] ** step), square / (1.0 - betas[1] ** step)
     return unbiased / (xp.sqrt(spread) + eps)
+
+
+@function("decayed", 2)
+def _decayed(_: Any, direction: Any, weight: Any, *, decay: float) -> Any:
+    """The direction with the pull of weight decay."""
+    return direction + decay * weight
 
 
 @function("trust", 3)
