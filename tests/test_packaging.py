@@ -108,7 +108,8 @@ def test_the_sdist_holds_what_its_tests_read(published: Published) -> None:
     found = {path.relative_to(published.unpacked).as_posix() for room in ("tests", "experiments", "docs")
              for path in (published.unpacked / room).rglob("*") if path.is_file()}
     assert found == expected
-    assert all((published.unpacked / f"weft/solver/orders/{name}.cpp").is_file() for name in ("kernel", "lists"))
+    assert all((published.unpacked / f"weft/solver/{name}.cpp").is_file()
+               for name in ("orders/kernel", "orders/lists", "bounds/states/layers"))
 
 
 def test_tests_run_in_the_sdist(published: Published) -> None:

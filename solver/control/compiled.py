@@ -33,11 +33,12 @@ def _library() -> ctypes.CDLL | str:
             ("new", pointer, [pointer]), ("delete", None, [pointer]), ("set", ctypes.c_int, [pointer, pointer]),
             ("makespan", long, [pointer]), ("overflow", double, [pointer]), ("best", long, [pointer]),
             ("best_rows", None, [pointer, pointer]), ("starts", None, [pointer, pointer]),
-            ("back_to_best", None, [pointer]),
+            ("back_to_best", None, [pointer]), ("states_new", pointer, [pointer]), ("states_delete", None, [pointer]),
             ("anneal", long, [pointer, long, double, double, double, ctypes.c_uint64]),
             ("by_width", double, [*written, pointer, int_, pointer, int_]),
             ("by_priority", double, [*written, pointer, pointer, double, double, int_]),
             ("building_block", double, [*written, pointer]),
+            ("states_next", long, [pointer, long, pointer]), ("states_sequence", None, [pointer, pointer]),
             ("times", long, [int_, int_, *[pointer] * 6, long, *[pointer] * 4])):
         function = getattr(library, f"weft_{name}")
         function.restype, function.argtypes = result, arguments

@@ -7,12 +7,13 @@ bounds from both sides, and in width, as in bounded dynamic programming (Bautist
 Operational Research 2009). With only the blocks of some devices it bounds the makespan of all.
 
 * :mod:`~weft.solver.bounds.states.system`: the operations, their waits, their memory; of all devices or of some;
-* :mod:`~weft.solver.bounds.states.layer`: all states after a number of operations, and those after one more;
+* :mod:`~weft.solver.bounds.states.layers`: all states after a number of operations, and those after one more;
 * :mod:`~weft.solver.bounds.states.search`: layer after layer, without the states that another one makes superfluous, to
   the least makespan or a bound on it.
 """
 
+from weft.solver.bounds.states.native import fits
 from weft.solver.bounds.states.search import LeastMakespan, search
 from weft.solver.bounds.states.system import Analysis, System, system_of
 
-__all__ = ["Analysis", "LeastMakespan", "System", "search", "system_of"]
+__all__ = ["Analysis", "LeastMakespan", "System", "fits", "search", "system_of"]

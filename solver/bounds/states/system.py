@@ -9,6 +9,11 @@ every distance that chains of waits through the others' blocks imply, and no ear
 of all operations allow. So the least makespan of these blocks, under these waits, heads and tails, bounds the least
 makespan of all. Chains through the others are found by eliminating their blocks one after the other: a chain through a
 block enters it, goes round it from one micro-batch to later ones, and leaves.
+
+*Outer barriers.* A block on all devices that waits for nothing, takes no memory and is followed without transfers can
+run first: cut its time out of any schedule and put it before everything; where no transfer takes time, every other
+operation keeps its order, its length and what it waits for, and the makespan stays. Likewise a block that nothing waits
+for can run last. So the least makespan is that of the other blocks and the time of these.
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ import numpy.typing as npt
 from weft.solver.bounds.heads import Times, heads, tails
 from weft.solver.control.clock import checkpoint
 from weft.solver.late import nx
-from weft.solver.relations.graph import graph_of
+from weft.solver.relations.graph import barriers, graph_of, without_barriers
 from weft.solver.relations.implied_order import Order, implied_order
 from weft.solver.relations.turns import RoundTurns, turns_of
 from weft.solver.ticks import TickProblem
@@ -58,6 +63,7 @@ class System:
     ``take`` (devices x blocks) and ``capacity`` are of devices whose memory is limited. ``head`` and ``tail`` (blocks x
     micro-batches): the least time before an operation's start and after its end. ``durations``: likewise, as those of
     the micro-batches of a round may differ. ``ends``: the number of last ends of a block that may still be waited for.
+    ``first`` and ``last``: outer barriers, by their numbers in the instance, which take ``cut`` ticks together.
     """
 
     micro_batches: int
@@ -73,10 +79,13 @@ class System:
     head: Times
     tail: Times
     ends: int
+    first: tuple[int, ...]
+    last: tuple[int, ...]
+    cut: int
 
     @property
     def operations(self) -> int:
-        """The number of operations."""
+        """The number of operations, without those of outer barriers."""
         return self.micro_batches * len(self.blocks)
 
     @cached_property
@@ -89,7 +98,7 @@ class System:
 class Analysis:
     """The data common to every schedule of ``micro_batches`` micro-batches: the implied ``order``, ``head``, ``tail``
     and ``durations`` of every operation, all by block of ``instance``. In that the micro-batches of a round are those
-    of one problem, in ``turns``."""
+    of one problem, in ``turns``. ``first`` and ``last``: outer barriers, left out of heads, tails and systems."""
 
     turns: RoundTurns
     micro_batches: int
@@ -97,6 +106,8 @@ class Analysis:
     head: Times
     tail: Times
     durations: Times
+    first: tuple[int, ...]
+    last: tuple[int, ...]
 
     @property
     def instance(self) -> TickProblem:
@@ -105,24 +116,37 @@ class Analysis:
     @classmethod
     def of(cls, instance: TickProblem, micro_batches: int, order: Order) -> Analysis:
         """``order`` is the implied one of the instance's graph. All micro-batches are laid out."""
-        graph, n, turns = graph_of(instance), len(instance.durations), turns_of(instance)
+        n, turns = len(instance.durations), turns_of(instance)
+        first, last = _outer_barriers(instance, turns.alike)
+        graph = graph_of(without_barriers(instance, [i for n in (*first, *last) for i in turns.blocks[n]])
+                         if first or last else instance)
         head = heads(graph, order, micro_batches, micro_batches)
         tail = tails(graph, order, micro_batches, micro_batches)
         durations = np.repeat(np.array(instance.durations, dtype=np.int64)[:, None], micro_batches, axis=1)
         if turns.width > 1:
             order, n = implied_order(turns.alike, graph_of(turns.alike), micro_batches * turns.width), len(turns.blocks)
         return cls(turns, micro_batches * turns.width, order[:n, :n], turns.counted(head), turns.counted(tail),
-                   turns.counted(durations))
+                   turns.counted(durations), first, last)
+
+
+def _outer_barriers(instance: TickProblem, alike: TickProblem) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The blocks of ``alike`` that can run before all others, and those that can run after them."""
+    if any(arc.lag for arc in instance.arcs):
+        return (), ()
+    free = [i for i in barriers(alike) if not any(amounts.get(i) for amounts in (*alike.take, *alike.change))]
+    arcs = [arc for arc in alike.arcs if arc.source != arc.target]
+    first = tuple(i for i in free if not any(arc.target == i for arc in arcs))
+    return first, tuple(i for i in free if i not in first and not any(arc.source == i for arc in arcs))
 
 
 def system_of(known: Analysis, devices: Collection[int]) -> System:
     """The system of the blocks that run on any of ``devices``, on these devices."""
     instance = known.instance
     on = instance.blocks_on
-    kept = sorted({i for d in devices for i in on[d]})
+    kept = sorted({i for d in devices for i in on[d]} - {*known.first, *known.last})
     number = {i: k for k, i in enumerate(kept)}
     durations = np.array([instance.durations[i] for i in kept], dtype=np.int64)
-    rows = dict.fromkeys(tuple(number[i] for i in on[d]) for d in devices if on[d])
+    rows = dict.fromkeys(tuple(number[i] for i in on[d] if i in number) for d in devices if on[d])
     mates = tuple(tuple(sorted({k for row in rows if i in row for k in row})) for i in range(len(kept)))
     waits = _waits(known, kept, durations)
     limited = [d for d in instance.distinct_devices if d in devices and instance.limited(d)]
@@ -139,7 +163,8 @@ def system_of(known: Analysis, devices: Collection[int]) -> System:
     return System(known.micro_batches, tuple(kept), tuple(nx.lexicographical_topological_sort(within)),
                   known.durations[kept],
                   tuple(rows), mates, waits, change, take, capacity, known.head[kept], known.tail[kept],
-                  min(_MOST_ENDS, 1 + far))
+                  min(_MOST_ENDS, 1 + far), known.first * known.micro_batches, known.last * known.micro_batches,
+                  int(known.durations[[*known.first, *known.last]].sum()))
 
 
 def _waits(known: Analysis, kept: list[int], durations: Ints) -> WaitArrays:

@@ -8,7 +8,7 @@ long as that raises the bound. What is spent is counted in states: a run repeats
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from weft.solver.relations.fixed_order import FixedOrder
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 #: Up to so many operations and blocks: what a layer costs beside its states grows with the blocks, and chains through
 #: blocks that are left out with their cube.
 _MOST_OPERATIONS, _MOST_BLOCKS = 800, 64
-#: Deterministic seconds for a layer, and for a state, of a system of one block: a third of what they take of one core.
-_EACH_LAYER, _EACH_STATE = 4e-6, 2e-7
+#: Deterministic seconds for a layer, and for a state, of a system of one block: a third of what they take of one core;
+#: and how many times as long they take where there is no compiled kernel.
+_EACH_LAYER, _EACH_STATE, _IN_PYTHON = 1e-6, 5e-8, 60.0
 #: One layer may hold so many times as many states as all on average: searches that ended in time had at most twice as
 #: many, and the others are found out early.
 _WIDEST = 2.5
@@ -81,8 +82,7 @@ class Devices:
             return
         time = state.budget.share(self.share)
         left = [d for d in state.instance.distinct_devices if state.instance.blocks_on[d]]
-        chosen: list[int] = []
-        most = 0
+        chosen, most = list[int](), 0
         while len(left) > 1:  # all of them are no part of the whole
             bounds: dict[int, int] = {}
             for device in left:
@@ -91,7 +91,7 @@ class Devices:
                     found = _searched(state, known, (*chosen, device), min(self.each, time))
                 if found is None:
                     return
-                time -= _cost(found, {i for d in (*chosen, device) for i in known.instance.blocks_on[d]})
+                time -= found.effort
                 bounds[device] = found.bound
                 state.raise_bound(found.bound)
                 yield
@@ -118,20 +118,16 @@ def _analysis(state: State) -> Analysis:
 def _searched(state: State, known: Analysis, devices: Collection[int], time: float) -> LeastMakespan | None:
     """What a search of the system of ``devices`` finds in ``time`` seconds; ``None`` where that is not enough to
     begin."""
-    from weft.solver.bounds.states import search, system_of
+    from weft.solver.bounds.states import fits, search, system_of
 
     system = system_of(known, devices)
-    blocks = len(system.blocks)
-    most = int((time / blocks - _EACH_LAYER * system.operations) / _EACH_STATE)
+    scale = max(1, len(system.blocks)) * (1 if fits(system) else _IN_PYTHON)
+    most = int((time / scale - _EACH_LAYER * system.operations) / _EACH_STATE)
     if most <= system.operations:
         return None
     upper = FixedOrder(state.instance, state.micro_batches, state.incumbent.orders).makespan
-    return search(system, upper, most=most, widest=int(_WIDEST * most / system.operations))
-
-
-def _cost(found: LeastMakespan, blocks: Collection[int]) -> float:
-    """Seconds, about, of a search over ``blocks``."""
-    return len(blocks) * (_EACH_LAYER * found.layers + _EACH_STATE * found.states)
+    found = search(system, upper, most=most, widest=int(_WIDEST * most / system.operations))
+    return replace(found, effort=scale * (_EACH_LAYER * found.layers + _EACH_STATE * found.states))
 
 
 def _take_over(state: State, found: LeastMakespan, turns: RoundTurns) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection
+from dataclasses import replace
 from fractions import Fraction
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +17,7 @@ from tests.support.strategies import Case, cases, least_of
 from weft.solver.bounds import makespan_bound
 from weft.solver.bounds.states import Analysis, search, system_of
 from weft.solver.bounds.states.search import LeastMakespan
-from weft.solver.problem import Problem
+from weft.solver.problem import Block, BlockKind, Dependency, Problem
 from weft.solver.relations.graph import graph_of
 from weft.solver.relations.implied_order import implied_order
 from weft.solver.ticks import TickProblem
@@ -87,3 +90,38 @@ def test_one_device_of_a_loop_bounds_the_step() -> None:
     alone = found(problem, 8, [0])
     assert makespan_bound(TickProblem.of(problem), 8) == 78 and alone.bound == 87
     assert alone.states < 1000
+
+
+@settings(max_examples=examples(40))
+@given(st.data())
+def test_the_compiled_layers_are_those_in_python(data: st.DataObject) -> None:
+    case = data.draw(cases(max_micro_batches=4, max_devices=3, max_blocks=5, whole=True))
+    used = sorted({device for block in case.problem.blocks for device in block.devices})
+    devices, most = data.draw(st.sets(st.sampled_from(used), min_size=1)), data.draw(st.integers(1, 200))
+    upper = int(data.draw(st.sampled_from([AMPLE, least(case)])))
+    compiled = found(case.problem, case.micro_batches, devices, upper=upper, most=most)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules[LeastMakespan.__module__], "fits", lambda system: False)
+        assert found(case.problem, case.micro_batches, devices, upper=upper, most=most) == compiled
+
+
+@settings(max_examples=examples(25))
+@given(st.data())
+def test_barriers_before_and_behind_all_others_leave_the_least_makespan(data: st.DataObject) -> None:
+    """A block on all devices before everything, and one behind it, of each micro-batch; without transfers. The least
+    is that of dynamic programming over all orders, with the barriers in."""
+    case = data.draw(cases(max_micro_batches=3, max_devices=2, max_blocks=3, whole=True, links=False))
+    devices = tuple(range(len(case.problem.devices)))
+    none = (0,) * len(devices)
+    blocks = [replace(block, after=(*(replace(wait, lag=0) for wait in block.after), Dependency("before")))
+              for block in case.problem.blocks]
+    before, behind = (Block(name, BlockKind.FORWARD, devices, data.draw(st.integers(1, 3)), none, (), after)
+                      for name, after in (("before", ()), ("behind", tuple(
+                          Dependency(block.name) for block in blocks))))
+    problem = replace(case.problem, blocks=(before, *blocks, behind), links=())
+    best = least_of(problem, case.micro_batches) / TickProblem.of(problem).tick
+    answer = found(problem, case.micro_batches)
+    assert answer.bound == best and answer.sequence is not None
+    operations = time_orders(problem, case.micro_batches, rows(problem, answer.sequence))
+    assert max(operation.end for operation in operations) == best * TickProblem.of(problem).tick
+    assert found(problem, case.micro_batches, {0}).bound <= best
