@@ -11,7 +11,7 @@ import importlib.util
 from functools import cache
 
 #: The version that the binary must report: ``kVersion`` in kernel.cpp.
-VERSION = 7
+VERSION = 8
 
 
 @cache

@@ -105,7 +105,7 @@ class Layers {
     std::copy_n(&layer.times[row * width_], width_, times_.begin());
   }
 
-  // Layers._outlook: the state's starts and runnable blocks; the bound.
+  // StateLayers._outlook: the state's starts and runnable blocks; the bound.
   Time look() {
     const Time now = times_.back();
     for (Time i = 0; i < b_; ++i) {
@@ -232,18 +232,13 @@ class Layers {
 }  // namespace
 
 extern "C" {
-#ifdef _WIN32
-#define WEFT_API __declspec(dllexport)
-#else
-#define WEFT_API __attribute__((visibility("default")))
-#endif
 // The arrays of the system are the caller's, and stay where they are.
-WEFT_API void* weft_states_new(const System* system) { return new Layers(*system); }
-WEFT_API void weft_states_delete(void* layers) { delete static_cast<Layers*>(layers); }
-WEFT_API std::int64_t weft_states_next(void* layers, std::int64_t upper, std::int64_t* least) {
+void* weft_states_new(const System* system) { return new Layers(*system); }
+void weft_states_delete(void* layers) { delete static_cast<Layers*>(layers); }
+std::int64_t weft_states_next(void* layers, std::int64_t upper, std::int64_t* least) {
   return static_cast<Layers*>(layers)->next(upper, least);
 }
-WEFT_API void weft_states_sequence(const void* layers, std::int32_t* blocks) {
+void weft_states_sequence(const void* layers, std::int32_t* blocks) {
   static_cast<const Layers*>(layers)->sequence(blocks);
 }
 }

@@ -27,7 +27,7 @@ _COMPARED = 16
 
 
 @dataclass(frozen=True)
-class Reached:
+class ReachedState:
     """``times``: the last ends, block by block, then the last start. ``parent`` is the state's place in the layer
     before, ``added`` the block that was added to it. ``bound``: on the makespan."""
 
@@ -38,7 +38,7 @@ class Reached:
     added: int
 
 
-class Layers:
+class StateLayers:
     """The layers of one search, without the states whose bounds are too large and those that others make superfluous.
 
     ``reach``: for so long after its end each block may still be waited for. ``mixed``: numbers whose sums distinguish
@@ -53,7 +53,7 @@ class Layers:
         self._durations, self._spent = system.durations.tolist(), system.spent.tolist()
         self._head, self._tail = system.head.tolist(), system.tail.tolist()
         self._memory = list(zip(system.change.tolist(), system.take.tolist(), system.capacity.tolist(), strict=True))
-        self._trace: list[list[Reached]] = []
+        self._trace: list[list[ReachedState]] = []
 
     def next(self, upper: int) -> tuple[int, int]:
         """The number of states of the next layer with a bound below ``upper``, and the least of their bounds."""
@@ -71,7 +71,7 @@ class Layers:
             state = before[state.parent]
         return found[::-1]
 
-    def _after_one_more(self, upper: int) -> Iterator[Reached]:
+    def _after_one_more(self, upper: int) -> Iterator[ReachedState]:
         ends = self._system.ends
         for row, state in enumerate(checked(self._trace[-1], 256)):
             start, runnable, _ = self._outlook(state.counts, state.times)
@@ -84,7 +84,7 @@ class Layers:
                     times[-1] = start[i]
                     yield from self._seen(counts, times, upper, row, i)
 
-    def _seen(self, counts: list[int], times: list[int], upper: int, parent: int, added: int) -> Iterator[Reached]:
+    def _seen(self, counts: list[int], times: list[int], upper: int, parent: int, added: int) -> Iterator[ReachedState]:
         """The state, with times that no longer matter made equal, if its bound is below ``upper``."""
         bound = self._outlook(counts, times)[2]
         if bound >= upper:
@@ -97,7 +97,7 @@ class Layers:
                 matters.update(range(source * ends, source * ends + min(ends, awaited)))
         past = [now - reach for reach in self._reach for _ in range(ends)]
         kept = (max(at, past[place]) if place in matters else past[place] for place, at in enumerate(times[:-1]))
-        yield Reached(tuple(counts), (*kept, now), bound, parent, added)
+        yield ReachedState(tuple(counts), (*kept, now), bound, parent, added)
 
     def _outlook(self, counts: Sequence[int], times: Sequence[int]) -> tuple[list[int], list[bool], int]:
         """The least start of each block's next operation; whether it could be the next one; and the least makespan from
@@ -135,13 +135,13 @@ class Layers:
                         + sum(self._spent[i][n] - self._spent[i][counts[i]] for i in on))
         return start, runnable, bound
 
-    def _rank(self, state: Reached) -> tuple[int, int]:
+    def _rank(self, state: ReachedState) -> tuple[int, int]:
         return (sum(map(int.__mul__, state.counts, self._mixed)) + 2**63) % 2**64, sum(state.times)
 
 
-def _needed(ranked: list[Reached]) -> Iterator[Reached]:
+def _needed(ranked: list[ReachedState]) -> Iterator[ReachedState]:
     """The non-dominated states."""
-    leaders: dict[tuple[int, ...], list[Reached]] = defaultdict(list)
+    leaders: dict[tuple[int, ...], list[ReachedState]] = defaultdict(list)
     for state in ranked:
         known = leaders[state.counts]
         if not any(all(map(int.__le__, leader.times, state.times)) for leader in known):

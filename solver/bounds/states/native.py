@@ -30,7 +30,7 @@ def fits(system: System) -> bool:
 
 
 class NativeLayers:
-    """See :class:`weft.solver.bounds.states.layers.Layers`, which has the same methods and gives the same answers."""
+    """Same methods and answers as :class:`weft.solver.bounds.states.layers.StateLayers`."""
 
     def __init__(self, system: System, reach: Ints, mixed: Ints) -> None:
         library = compiled_kernel()

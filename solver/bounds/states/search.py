@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from weft.solver.bounds.states.layers import Layers
+from weft.solver.bounds.states.layers import StateLayers
 from weft.solver.bounds.states.native import NativeLayers, fits
 from weft.solver.bounds.states.system import System
 from weft.solver.control.clock import checkpoint
@@ -38,8 +38,7 @@ def search(system: System, upper: int, *, most: int, widest: int) -> LeastMakesp
     reach = np.zeros(len(system.blocks), dtype=np.int64)
     np.maximum.at(reach, system.waits.source, system.waits.lag)
     mixed = np.random.default_rng(0).integers(1, 2**62, len(system.blocks), dtype=np.int64)
-    layers: Layers | NativeLayers = (NativeLayers(system, reach, mixed) if fits(system)
-                                     else Layers(system, reach, mixed))
+    layers: StateLayers | NativeLayers = (NativeLayers if fits(system) else StateLayers)(system, reach, mixed)
     states, bound, upper = 0, 0, upper - system.cut
     for depth in range(system.operations + 1):
         checkpoint()

@@ -195,7 +195,7 @@ def _joined(first: Ints, second: Ints) -> Ints:
     own = np.arange(n)
     ways[own, own, :] = 2 * _NONE  # not over one of the two
     ways[:, own, own] = 2 * _NONE
-    longest: Ints = ways.max(axis=1)
+    longest: Ints = ways.max(axis=1, initial=2 * _NONE)
     return longest
 
 

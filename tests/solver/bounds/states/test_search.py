@@ -98,7 +98,7 @@ def test_the_compiled_layers_are_those_in_python(data: st.DataObject) -> None:
     case = data.draw(cases(max_micro_batches=4, max_devices=3, max_blocks=5, whole=True))
     used = sorted({device for block in case.problem.blocks for device in block.devices})
     devices, most = data.draw(st.sets(st.sampled_from(used), min_size=1)), data.draw(st.integers(1, 200))
-    upper = int(data.draw(st.sampled_from([AMPLE, least(case)])))
+    upper = data.draw(st.sampled_from([AMPLE, int(least(case))]))
     compiled = found(case.problem, case.micro_batches, devices, upper=upper, most=most)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys.modules[LeastMakespan.__module__], "fits", lambda system: False)
