@@ -65,7 +65,7 @@ class Waiting:
     def _wait(self) -> None:
         pause = _FIRST_WORD - (time.monotonic() - self._began)
         while not self._over.wait(max(0.0, pause)):
-            with self._saying, contextlib.suppress(OSError):  # the terminal may be gone
+            with self._saying, contextlib.suppress(OSError, ValueError):  # the terminal may be gone, the stream closed
                 if not self._over.is_set():
                     self.say(time.monotonic() - self._began)
             pause = self._pause
