@@ -13,8 +13,8 @@ schedule of the relaxed problem with as many micro-batches (jobs and classes are
 * *Links*: a wait keeps its link if all alternatives use it; its lag is the least. A link then carries some of the
   transfers that it did, none longer, in the same order as their producers keep their starts: by induction over that
   order each begins and arrives no later than it did.
-* *Memory*: a device where blocks hold what depends on choices is unlimited. On the others the blocks are all there, and
-  hold what they did.
+* *Memory*: amounts that are never more than the assignment's (:mod:`weft.solver.choices.relaxed.memory`); if none are
+  known the device is unlimited.
 
 So the makespan, the span and the period of the mapped schedule are no larger, and each bound, refuter and proof of
 infeasibility that is valid for the relaxed problem is valid for every assignment.
@@ -48,16 +48,17 @@ from weft.solver.choices.relaxed.certain import (
     number,
     of_class,
 )
+from weft.solver.choices.relaxed.memory import TakeAndGive, relaxed_amounts
 from weft.solver.choices.relaxed.waits import Wait, implied_waits
 from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.memory_order import find_room
-from weft.solver.problem import Device, owners
+from weft.solver.problem import Device, Number, owners
 from weft.solver.relations.graph import joined
 from weft.solver.relations.min_dist import takes_before_giving
 from weft.solver.step.proven import Proven
 from weft.solver.ticks import TickProblem
 from weft.solver.values import exact
-from weft.solver.wide.block import WideBlock, WideDependency, holds
+from weft.solver.wide.block import Amounts, WideBlock, WideDependency, holds
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Rounds, Run
 
@@ -116,7 +117,7 @@ class _Relaxed:
         self.places = {name: self._place(name) for name in names}
         self.durations = {name: self._duration(name) for name in names}
         self.waits = self._waits()
-        self.devices = self._limited()
+        self.held = self._memory()
         self.blocks = tuple(map(self._block, names))
 
     def _place(self, name: str) -> tuple[int, ...]:
@@ -174,24 +175,64 @@ class _Relaxed:
         lags = zip(*(self.facts.lag(wait, block) for block, wait in waits), strict=True)
         return WideDependency(producer, of_class([number(min(lag)) for lag in lags], classes), label, distance)
 
-    def _limited(self) -> tuple[Device, ...]:
-        """The devices, without limits to the memory of those where what a block holds depends on choices."""
+    def _memory(self) -> Mapping[tuple[int, str | None, str | None], Mapping[str, TakeAndGive]]:
+        """Per limited pool, job and class, the amounts of the blocks that depend on choices."""
+        found: dict[tuple[int, str | None, str | None], Mapping[str, TakeAndGive]] = {}
         owner = owners(self.problem.devices)
-        open_ = {owner[device] for name, choices in self.facts.choices_of.items() if choices
-                 for block in self.problem.alternatives[name] if self._holds(block) for device in block.devices}
-        return tuple(replace(device, memory=None) if number in open_ else device
-                     for number, device in enumerate(self.devices))
-
-    def _holds(self, block: WideBlock) -> bool:
-        return any(amount for name in self.facts.classes[block.job] for plain in [block.of_class(name)]
-                   for amount in (*plain.memory, *plain.workspace))
+        for pool, device in enumerate(self.problem.devices):
+            if owner[pool] != pool or device.memory is None:
+                continue
+            members = {d for d, of in enumerate(owner) if of == pool}
+            kept = {name for name, place in self.places.items() if members & set(place)}
+            for job, classes in self.facts.classes.items():
+                for name in classes:
+                    amounts = relaxed_amounts(self.facts, members, kept, name, job)
+                    if amounts is None or not all(map(_is_written, amounts.values())):
+                        self.devices = tuple(replace(of, memory=None) if d == pool else of
+                                             for d, of in enumerate(self.devices))
+                        break
+                    found[pool, job, name] = amounts
+        return found
 
     def _block(self, name: str) -> WideBlock:
-        first, classes = self.problem.alternatives[name][0], self.facts.classes_of(name)
-        memory, workspace = ((), ()) if self.facts.choices_of[name] else (first.memory, first.workspace)
-        return WideBlock(name, first.kind, self.places[name],
-                         of_class([number(value) for value in self.durations[name]], classes), memory, workspace,
-                         tuple(self.waits.get(name, ())), {}, first.job)
+        alternatives = self.problem.alternatives[name]
+        first = alternatives[0]
+        classes = self.facts.classes_of(name)
+        memory: dict[str, Amounts] = {}
+        workspace: dict[str, Amounts] = {}
+        for label in classes:
+            memory[str(label)], workspace[str(label)] = self._amounts(name, label)
+        single = len(classes) == 1
+        return WideBlock(
+            name, first.kind, self.places[name], of_class([number(value) for value in self.durations[name]], classes),
+            next(iter(memory.values())) if single else memory,
+            next(iter(workspace.values())) if single else workspace,
+            tuple(self.waits.get(name, ())), {}, first.job)
+
+    def _amounts(self, name: str, label: str | None) -> tuple[Amounts, Amounts]:
+        """The amounts that the block takes for good or gives, and its workspace, on each of its devices."""
+        alternatives = self.problem.alternatives[name]
+        place = self.places[name]
+        if not self.facts.choices_of[name]:
+            plain = alternatives[0].of_class(label)
+            return plain.memory, plain.workspace
+        memory: list[Number] = [0] * len(place)
+        workspace: list[Number] = [0] * len(place)
+        owner = owners(self.problem.devices)
+        seen: set[int] = set()
+        for at, device in enumerate(place):
+            pool = owner[device] if device < len(owner) else device
+            held = self.held.get((pool, alternatives[0].job, label), {}).get(name)
+            if held is not None and pool not in seen:
+                memory[at] = number(held.take - held.give)
+                workspace[at] = number(min(held.take, held.give))
+            seen.add(pool)
+        return tuple(memory), tuple(workspace)
+
+
+def _is_written(held: TakeAndGive) -> bool:
+    """Whether its amounts can be written as numbers in files."""
+    return all(exact(number(value)) == value for value in (held.take - held.give, min(held.take, held.give)))
 
 
 def load_bound(problem: WideProblem, run: Run, objective: str = "makespan") -> float:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import product
 from math import inf, nextafter, prod
+from types import MappingProxyType
 from typing import TypeAlias
 
 from weft.solver.problem import Number
@@ -19,6 +20,8 @@ from weft.solver.wide.problem import WideProblem
 
 #: A part that depends on more cases is not examined: no fact is known about it.
 _MOST_CASES = 4096
+
+_NONE: Options = MappingProxyType({})
 
 #: One number for each class of a job's micro-batches, in their order; a single one if all are equal.
 ByClass: TypeAlias = tuple[Fraction, ...]
@@ -34,10 +37,11 @@ def choices_of(alternatives: Sequence[WideBlock]) -> frozenset[str]:
     return involved(block.when for block in alternatives)
 
 
-def cases(choices: Mapping[str, tuple[str, ...]], names: Iterable[str]) -> Iterator[dict[str, str]] | None:
-    """Every way to decide the choices ``names``; ``None`` if there are too many."""
+def cases(choices: Mapping[str, tuple[str, ...]], names: Iterable[str], most: int = _MOST_CASES
+          ) -> Iterator[dict[str, str]] | None:
+    """Every way to decide the choices ``names``; ``None`` if there are more than ``most``."""
     ordered = sorted(names)
-    if prod(len(choices[name]) for name in ordered) > _MOST_CASES:
+    if prod(len(choices[name]) for name in ordered) > most:
         return None
     return (dict(zip(ordered, options, strict=True)) for options in product(*(choices[name] for name in ordered)))
 
@@ -48,7 +52,7 @@ def alternative_under(alternatives: Sequence[WideBlock], case: Options) -> WideB
 
 
 class CertainFacts:
-    """Cached facts about ``problem``."""
+    """Cached facts about ``problem``; queries may assume ``given`` options without taking them."""
 
     def __init__(self, problem: WideProblem) -> None:
         self.problem = problem
@@ -75,15 +79,17 @@ class CertainFacts:
             self._lags[id(wait)] = by_class(wait.lag, self.classes[block.job])
         return self._lags[id(wait)]
 
-    def cases(self, names: Iterable[str]) -> Iterator[Mapping[str, str]] | None:
-        """The cases of the choices ``names``; ``None`` if there are too many."""
-        return cases(self.choices, names)
+    def cases(self, names: Iterable[str], given: Options = _NONE) -> Iterator[Mapping[str, str]] | None:
+        """The cases of the choices ``names`` in which the ``given`` options are taken; ``None`` if there are too
+        many."""
+        found = cases(self.choices, [name for name in names if name not in given])
+        return None if found is None else ({**given, **case} for case in found)
 
-    def certain(self) -> frozenset[str]:
-        """The names of the blocks that exist under every assignment."""
+    def certain(self, given: Options = _NONE) -> frozenset[str]:
+        """The names of the blocks that exist under every assignment with the ``given`` options."""
         found = set()
         for name, alternatives in self.alternatives.items():
-            every = self.cases(self.choices_of[name])
+            every = self.cases(self.choices_of[name], given)
             if every is not None and all(alternative_under(alternatives, case) is not None for case in every):
                 found.add(name)
         return frozenset(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from fractions import Fraction
+from math import isinf
 
 import pytest
 from hypothesis import assume
@@ -40,6 +41,13 @@ def test_never_more_than_the_best_of_other_objectives(seed: int, objective: str)
     best = min(solve(problem.under(options).plain(), 6, objective=objective, effort=3.0).value
                for options in problem.assignments)
     assert 0 < bound_of(problem, Run.of(problem, 6), objective) <= best * (1 + 1e-9)
+
+
+def test_no_room_for_what_all_options_take() -> None:
+    problem = WideProblem("tight", (Device("gpu", 1),), tuple(
+        WideBlock("F", BlockKind.OTHER, (0,), 2, (0,), (amount,), when={"way": str(amount)}) for amount in (2, 3)),
+        choices={"way": ("2", "3")})
+    assert isinf(bound_of(problem, Run.of(problem, 2), "makespan"))
 
 
 def _assert_all_map(problem: WideProblem, run: Run, seed: int) -> None:
@@ -87,9 +95,9 @@ def test_what_all_options_share() -> None:
     common = relaxed(problem)
     assert common is not None and [block.name for block in common.blocks] == ["F", "B"]
     forward, backward = common.blocks
-    assert (forward.duration, forward.memory, backward.duration, backward.memory) == (2, (), 4, ())
-    assert common.devices[0].memory is None  # what is held there depends on the choice
-    assert not backward.after  # it waits for F where that is kept, and else for R
+    assert (forward.duration, forward.memory, backward.duration, backward.memory) == (2, (1,), 4, (-1,))
+    # From F's start to B's: 3 + 4 where it keeps, 2 + 2 + 1 through R; F counts 2 of these.
+    assert backward.after == (WideDependency("F", 3),)
 
 
 def test_a_block_that_moves_has_a_device_of_its_own() -> None:
@@ -100,7 +108,7 @@ def test_a_block_that_moves_has_a_device_of_its_own() -> None:
     assert common is not None
     assert [device.name for device in common.devices] == ["a", "b", "F's own"]
     assert [block.devices for block in common.blocks] == [(2,), (0,)]
-    assert common.devices[2].memory is None and common.blocks[0].memory == ()
+    assert common.devices[2].memory is None and common.blocks[0].memory == (0,)
 
 
 def test_a_link_that_all_options_use_is_kept() -> None:
