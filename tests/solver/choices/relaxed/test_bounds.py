@@ -154,3 +154,18 @@ def test_choices_apart_add_up() -> None:
         block("G", 0, 5, second="long"), block("H", 0, 1)),
         choices={"first": ("here", "there"), "second": ("short", "long")})
     assert tuple(map(int, least_work(problem, Run.of(problem, 2)))) == (6, 0)  # F there, G short, H; F here
+
+
+def test_memory_that_all_options_take_keeps_micro_batches_apart() -> None:
+    """Each of three stages keeps 4 of 5, or 2 and then 2 more for a second forward: one micro-batch after another."""
+    blocks, choices = list[WideBlock](), {f"c{s}": ("keep", "again") for s in range(3)}
+    for s, choice in enumerate(choices):
+        before = (WideDependency(f"F{s - 1}"),) if s else ()
+        behind = (WideDependency(f"B{s + 1}"),) if s < 2 else ()
+        blocks += [_block(f"F{s}", 2, s, 4, before, **{choice: "keep"}), _block(f"F{s}", 2, s, 2, before,
+                                                                               **{choice: "again"})]
+        blocks.append(_block(f"R{s}", 2, s, 2, behind or (WideDependency(f"F{s}"),), **{choice: "again"}))
+        blocks += [_block(f"B{s}", 4, s, -4, (WideDependency(made), *behind), **{choice: option})
+                   for made, option in ((f"F{s}", "keep"), (f"R{s}", "again"))]
+    problem = WideProblem("kept", tuple(Device(f"gpu{s}", 5) for s in range(3)), tuple(blocks), choices=choices)
+    assert bound_of(problem, Run.of(problem, 8), "makespan") == 8 * 3 * (2 + 4)
