@@ -188,9 +188,10 @@ class Reduction:
 
     def _sum_bucket(self, bucket: _Summed) -> dist.Work | None:
         """Start its sum over the replicas."""
-        uses = [float(not self._is_unused(holder)) for holder in bucket.holders]
-        bucket.users.copy_(torch.tensor(uses))
+        uses = [not self._is_unused(holder) for holder in bucket.holders]
+        bucket.users.fill_(1)  # nothing is copied to the device as long as all are used
         if not all(uses):
+            bucket.users.copy_(torch.tensor(uses))
             self._unused.append(bucket)
         work: dist.Work | None = dist.all_reduce(bucket.flat, group=self.counterparts, async_op=True)
         return work

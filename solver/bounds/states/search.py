@@ -21,13 +21,12 @@ from weft.solver.control.clock import checkpoint
 class LeastMakespan:
     """``bound``: no schedule of the system is shorter, in ticks. ``sequence``: the blocks of one that has this
     makespan, in order of start, by their numbers in the instance; ``None`` if all were ruled out or left open.
-    ``states`` and ``layers``: the numbers explored; ``effort``: deterministic seconds, where they are counted."""
+    ``states`` and ``layers``: the numbers explored."""
 
     bound: int
     sequence: tuple[int, ...] | None
     states: int
     layers: int
-    effort: float = 0.0
 
 
 def search(system: System, upper: int, *, most: int, widest: int) -> LeastMakespan:

@@ -238,6 +238,5 @@ def measure(plan: MemoryPlan, stage: int) -> StageMeasure:
     return StageMeasure(
         first, last, in_flight, again + sum(ops[k].forward + ops[k].backward for k in range(first, last)), again,
         problem.copy_time(sum(copied)), problem.link_time(first), sum(ops[k].resident for k in range(first, last)),
-        in_flight * held,
-        longest if strict else largest,
+        in_flight * held, longest if strict else largest,
         problem.copy_buffers * (sum(copied) if strict else max(copied, default=0)), sum(copied))

@@ -8,7 +8,7 @@ long as that raises the bound. What is spent is counted in states: a run repeats
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from weft.solver.relations.fixed_order import FixedOrder
@@ -54,7 +54,7 @@ class States:
             found = _searched(state, known, range(len(state.problem.devices)),
                               state.budget.share(self.share, self.at_most))
         if known is not None and found is not None:
-            _take_over(state, found, known.turns)
+            _take_over(state, found[0], known.turns)
         yield
 
 
@@ -91,9 +91,9 @@ class Devices:
                     found = _searched(state, known, (*chosen, device), min(self.each, time))
                 if found is None:
                     return
-                time -= found.effort
-                bounds[device] = found.bound
-                state.raise_bound(found.bound)
+                time -= found[1]
+                bounds[device] = found[0].bound
+                state.raise_bound(bounds[device])
                 yield
             if max(bounds.values(), default=0) <= most:
                 return
@@ -115,9 +115,10 @@ def _analysis(state: State) -> Analysis:
     return Analysis.of(state.instance, state.micro_batches, state.implied)
 
 
-def _searched(state: State, known: Analysis, devices: Collection[int], time: float) -> LeastMakespan | None:
-    """What a search of the system of ``devices`` finds in ``time`` seconds; ``None`` where that is not enough to
-    begin."""
+def _searched(state: State, known: Analysis, devices: Collection[int], time: float
+              ) -> tuple[LeastMakespan, float] | None:
+    """What a search of the system of ``devices`` finds in ``time`` seconds, and the seconds it took, as they are
+    counted; ``None`` where these are not enough to begin."""
     from weft.solver.bounds.states import fits, search, system_of
 
     system = system_of(known, devices)
@@ -127,7 +128,7 @@ def _searched(state: State, known: Analysis, devices: Collection[int], time: flo
         return None
     upper = FixedOrder(state.instance, state.micro_batches, state.incumbent.orders).makespan
     found = search(system, upper, most=most, widest=int(_WIDEST * most / system.operations))
-    return replace(found, effort=scale * (_EACH_LAYER * found.layers + _EACH_STATE * found.states))
+    return found, scale * (_EACH_LAYER * found.layers + _EACH_STATE * found.states)
 
 
 def _take_over(state: State, found: LeastMakespan, turns: RoundTurns) -> None:

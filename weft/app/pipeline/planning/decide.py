@@ -177,8 +177,10 @@ def _decision(ranks: Ranks, machine: Machine, tried: Tried, run: StagesRun, sche
 def _peaks(tried: Tried, run: StagesRun, schedule: Schedule, memory: StepMemory, held: Sequence[int]) -> list[int]:
     """The peaks of ``schedule`` by its own times, by those of the step whose memory was recorded, or by the median of
     the timed steps, whichever is the most: what waits for its receiver depends on them."""
+    plan = plan_of(schedule)
+
     def peaks(laps: Sequence[Measured]) -> list[int]:
-        waiting = memory.waiting(plan_of(schedule), laps) if memory.sends_at_once else ()
+        waiting = memory.waiting(plan, laps) if memory.sends_at_once else ()
         return peak_bytes(tried.costs, retimed(schedule, laps), held, memory.slots, waiting)
 
     planned = [Measured(schedule.problem.blocks[block].name, micro_batch, 0, start, end)

@@ -70,7 +70,7 @@ def proposals(row: Row, count: int, machine: Machine, micro_batches: int,
             if places is not None and (cut := tuple(places)) not in found:
                 found[cut] = turn, judge(cut)
     turn, least = min(found.values(), default=(0, 0.0))
-    alike = {cut for cut, told in found.items() if told <= (turn, (1 + ALIKE) * least)}
+    alike = {cut for cut, judged in found.items() if judged <= (turn, (1 + ALIKE) * least)}
     return sorted(found, key=lambda cut: (cut not in alike, (cut in alike) * sum(
         row.sizes[place] or 0.0 for place in cut), found[cut]))
 

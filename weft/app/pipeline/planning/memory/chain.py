@@ -48,8 +48,7 @@ class Chain:
         operators of the graph, are given or open."""
         windows = (self.starts,) * (stages - 1) if cuts is None else tuple(
             frozenset([bisect_left(self.places, place)]) for place in cuts)
-        return MemoryProblem(self.operators, stages, memory, bandwidth, micro_batches=micro_batches,
-                             windows=windows)
+        return MemoryProblem(self.operators, stages, memory, bandwidth, micro_batches=micro_batches, windows=windows)
 
     def cuts(self, cuts: Sequence[int]) -> tuple[int, ...]:
         """The places in the graph of the cuts of a plan, which have both ends of the chain."""
