@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_flatten
 
-from weft.app.pipeline.lib.asked import arguments_of, looks_of, require_apart, require_plan
+from weft.app.pipeline.lib.arguments import arguments_of, require_compatible, require_plan, signature_of
 from weft.app.pipeline.lib.dividing import in_shares, require_plan_of_shares
 from weft.app.pipeline.lib.mesh import places_of, require_unwrapped
 from weft.app.pipeline.lib.meta import numbers_for, real
@@ -141,7 +141,7 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
         captured.require_fixed()
         captured = captured if options.backends is None else stages_by(captured, ())
     purity = Purity(captured, options.light) if isinstance(captured, Captured) else None
-    _require_equal(session, captured, looks_of((args, kwargs, options.target)), loss,
+    _require_equal(session, captured, signature_of((args, kwargs, options.target)), loss,
                    None if materials is None else materials.facts)
     goal = Goal(loss, None if loss is None else target_spec(options.target))
     example = _example(captured, part_args, part_kwargs, None if loss is None else options.target, goal, count,
@@ -246,7 +246,7 @@ def _require_plain(module: object, options: PipelineOptions, device: torch.devic
         raise CaptureError(f"loss is {type(loss).__name__}, it must be a function of the result and the target")
     require_types(options.dtype, options.autocast)
     require_compile(options.compile)
-    require_apart(options)
+    require_compatible(options)
     require_own(module, loss)
     for (name, *_), tensor, _ in named_tensors(module, loss if isinstance(loss, nn.Module) else None):
         if is_lazy(tensor):

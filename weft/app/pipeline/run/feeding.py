@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_flatten
 
-from weft.app.pipeline.lib.asked import looks_of
+from weft.app.pipeline.lib.arguments import signature_of
 from weft.runtime.captured.cut import BATCH
 from weft.runtime.captured.division import Goal, ModelDivision
 from weft.runtime.captured.inputs.batch import BatchError, BatchLayout, require_divides
@@ -30,7 +30,7 @@ class Feeding:
                  target_dim: int | None, example: Any = None) -> None:
         self.layout, self.goal, self.rank, self.target_dim = layout, goal, rank, target_dim
         self.stage_ranks = tuple(stage_ranks)
-        self.looks = None if example is None else tree_flatten(looks_of(example))[0]
+        self.looks = None if example is None else tree_flatten(signature_of(example))[0]
         ports = cut.stages(()).ports
         #: By rank: the leaves of the batch that its stages read, by the names that these have for them.
         self.read: dict[int, set[str]] = {each: set() for each in stage_ranks}
@@ -88,7 +88,7 @@ class Feeding:
         if target is None or spec != self.goal.target or not all(isinstance(leaf, Tensor) for leaf in leaves):
             return True  # what is wrong with it is said elsewhere
         if self.looks is not None:
-            return bool(looks_of(leaves) == self.looks)
+            return bool(signature_of(leaves) == self.looks)
         dim = self.target_dim
         return dim is None or size is None or all(leaf.dim() <= dim or leaf.shape[dim] == size for leaf in leaves)
 
@@ -119,8 +119,8 @@ class Feeding:
                 continue
             self.require_entries(leaf, size)
             require_divides(leaf.shape[dim], count)
-            if self.looks is not None and looks_of(leaf) != self.looks[i]:
-                raise BatchError(f"target is {looks_of(leaf)}, but the example was {self.looks[i]}: give what the "
+            if self.looks is not None and signature_of(leaf) != self.looks[i]:
+                raise BatchError(f"target is {signature_of(leaf)}, but the example was {self.looks[i]}: give what the "
                                  "pipeline was made with")
             yield leaf.chunk(count, dim)
 
