@@ -70,7 +70,8 @@ def detect_machine(session: Session, options: PipelineOptions, sizes: Sequence[i
     """
     own = own_memory(session.device, model_bytes)
     found = session.exchange((own, cores(), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))), "looking at the machine")
-    requested, = session.exchange(_requested(options, session.world) if session.rank == 0 else None, "reading the spec")[:1]
+    requested, = session.exchange(_requested(options, session.world) if session.rank == 0 else None,
+                                  "reading the spec")[:1]
     assert requested is not None
     network, shapes, backwards, memory = requested
     notes = list(_crowded(found[0][1], found[0][2], session.device))
