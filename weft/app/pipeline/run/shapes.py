@@ -187,11 +187,11 @@ class Shapes:
             cut = self.recapture(args, kwargs, count)
         except (CaptureError, ValueError) as error:
             why = str(error).splitlines()[0]
-        for process, error in enumerate(session.everywhere(why, "capturing the model for batches of another shape")):
-            if error:
+        for process, reason in enumerate(session.everywhere(why, "capturing the model for batches of another shape")):
+            if reason:
                 shapes = ", ".join(f"{leaf.name} {look}" for leaf, look in zip(layout.leaves, key[3], strict=True)
                                    if look is not None)
-                self.refused[key] = f"micro-batches of {shapes} cannot run, as rank {process} finds: {error}"
+                self.refused[key] = f"micro-batches of {shapes} cannot run, as rank {process} finds: {reason}"
                 raise ShapeError(self.refused[key])
         assert cut is not None
         looks = [leaf if not isinstance(leaf, Tensor) else _piece(leaf, dim, 0, leaf.shape[dim] // count
