@@ -10,7 +10,7 @@ from weft.solver.bounds.in_flight import in_flight_bound
 from weft.solver.bounds.load import exact_load, exact_load_bound, work_bound
 from weft.solver.bounds.makespan import by_contraction
 from weft.solver.bounds.span import span_bound, work_of_busiest
-from weft.solver.relations.graph import Contracted, contracted, graph_of
+from weft.solver.relations.graph import contracted, graph_of
 from weft.solver.relations.implied_order import Order, implied_order
 from weft.solver.ticks import TickProblem
 
