@@ -18,7 +18,7 @@ from weft.solver.bounds import makespan_bound
 from weft.solver.bounds.states import Analysis, search, system_of
 from weft.solver.bounds.states.search import LeastMakespan
 from weft.solver.problem import Block, BlockKind, Dependency, Problem
-from weft.solver.relations.graph import graph_of
+from weft.solver.relations.graph import barriers, contracted, graph_of
 from weft.solver.relations.implied_order import implied_order
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders, time_orders
@@ -105,23 +105,49 @@ def test_the_compiled_layers_are_those_in_python(data: st.DataObject) -> None:
         assert found(case.problem, case.micro_batches, devices, upper=upper, most=most) == compiled
 
 
+def with_barriers(data: st.DataObject, case: Case) -> Problem:
+    """A block on all devices before everything, and one behind it, of each micro-batch."""
+    devices = tuple(range(len(case.problem.devices)))
+    none = (0,) * len(devices)
+    blocks = [replace(block, after=(*block.after, Dependency("before"))) for block in case.problem.blocks]
+    before, behind = (Block(name, BlockKind.FORWARD, devices, data.draw(st.integers(1, 6)), none, (), after)
+                      for name, after in (("before", ()), ("behind", tuple(
+                          Dependency(block.name) for block in blocks))))
+    return replace(case.problem, blocks=(before, *blocks, behind))
+
+
 @settings(max_examples=examples(25))
 @given(st.data())
 def test_barriers_before_and_behind_all_others_leave_the_least_makespan(data: st.DataObject) -> None:
-    """A block on all devices before everything, and one behind it, of each micro-batch; without transfers. The least
-    is that of dynamic programming over all orders, with the barriers in."""
+    """Without transfers. The least is that of dynamic programming over all orders, with the barriers in."""
     case = data.draw(cases(max_micro_batches=3, max_devices=2, max_blocks=3, whole=True, links=False))
-    devices = tuple(range(len(case.problem.devices)))
-    none = (0,) * len(devices)
-    blocks = [replace(block, after=(*(replace(wait, lag=0) for wait in block.after), Dependency("before")))
-              for block in case.problem.blocks]
-    before, behind = (Block(name, BlockKind.FORWARD, devices, data.draw(st.integers(1, 3)), none, (), after)
-                      for name, after in (("before", ()), ("behind", tuple(
-                          Dependency(block.name) for block in blocks))))
-    problem = replace(case.problem, blocks=(before, *blocks, behind), links=())
+    problem = with_barriers(data, case)
+    problem = replace(problem, blocks=tuple(replace(block, after=tuple(
+        replace(wait, lag=0) for wait in block.after)) for block in problem.blocks))
     best = least_of(problem, case.micro_batches) / TickProblem.of(problem).tick
     answer = found(problem, case.micro_batches)
     assert answer.bound == best and answer.sequence is not None
     operations = time_orders(problem, case.micro_batches, rows(problem, answer.sequence))
     assert max(operation.end for operation in operations) == best * TickProblem.of(problem).tick
     assert found(problem, case.micro_batches, {0}).bound <= best
+
+
+@settings(max_examples=examples(40))
+@given(st.data())
+def test_less_time_for_barriers_takes_nothing_longer(data: st.DataObject) -> None:
+    """However much is kept of them; and the least stays as it is where all transfers are kept, on no links."""
+    case = data.draw(cases(max_micro_batches=3, max_devices=2, max_blocks=3, whole=True))
+    problem, count = with_barriers(data, case), case.micro_batches
+    best, instance = least_of(problem, count) / TickProblem.of(problem).tick, TickProblem.of(problem)
+    longest = max((instance.durations[i] for i in barriers(instance)), default=0)
+    part = contracted(instance, data.draw(st.integers(0, longest)))
+    order = implied_order(part.instance, graph_of(part.instance), count)
+    known = Analysis.of(part.instance, count, order, part.cut * count)
+    devices = range(len(problem.devices))
+    answer = search(system_of(known, devices), AMPLE, most=10**5, widest=10**5)
+    assert answer.bound <= best
+    if not problem.links and part.kept >= max((arc.lag for arc in instance.arcs), default=0):
+        assert answer.bound == best
+    assert search(system_of(known, {data.draw(st.sampled_from(devices))}), AMPLE, most=10**5,
+                  widest=10**5).bound <= best
+    assert makespan_bound(instance, count) <= best
