@@ -33,7 +33,7 @@ _WIDEST = 2.5
 @dataclass(frozen=True)
 class States:
     """All devices: ``at_most`` seconds, and no more than ``share`` of what is left; not where that is ``no_less`` or
-    below."""
+    below. A ``beam`` goes on with the best states where they are too many."""
 
     name: ClassVar[str] = "whole schedule"
     vital: ClassVar[bool] = False
@@ -41,6 +41,7 @@ class States:
     at_most: float
     share: float
     no_less: float = 0.0
+    beam: bool = False
 
     def due(self, state: State) -> bool:
         """Where there are not too many operations, and a better schedule or bound is possible."""
@@ -52,7 +53,7 @@ class States:
         with state.budget.limited():
             known = _analysis(state)
             found = _searched(state, known, range(len(state.problem.devices)),
-                              state.budget.share(self.share, self.at_most))
+                              state.budget.share(self.share, self.at_most), self.beam)
         if known is not None and found is not None:
             _take_over(state, found[0], known.turns)
         yield
@@ -115,7 +116,7 @@ def _analysis(state: State) -> Analysis:
     return Analysis.of(state.instance, state.micro_batches, state.implied)
 
 
-def _searched(state: State, known: Analysis, devices: Collection[int], time: float
+def _searched(state: State, known: Analysis, devices: Collection[int], time: float, beam: bool = False
               ) -> tuple[LeastMakespan, float] | None:
     """What a search of the system of ``devices`` finds in ``time`` seconds, and the seconds it took, as they are
     counted; ``None`` where these are not enough to begin."""
@@ -127,7 +128,7 @@ def _searched(state: State, known: Analysis, devices: Collection[int], time: flo
     if most <= system.operations:
         return None
     upper = FixedOrder(state.instance, state.micro_batches, state.incumbent.orders).makespan
-    found = search(system, upper, most=most, widest=int(_WIDEST * most / system.operations))
+    found = search(system, upper, most=most, widest=int(_WIDEST * most / system.operations), beam=beam)
     return found, scale * (_EACH_LAYER * found.layers + _EACH_STATE * found.states)
 
 
