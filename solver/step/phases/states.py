@@ -33,7 +33,7 @@ _WIDEST = 2.5
 @dataclass(frozen=True)
 class States:
     """All devices: ``at_most`` seconds, and no more than ``share`` of what is left; not where that is ``no_less`` or
-    below. A ``beam`` goes on with the best states where they are too many."""
+    below. A ``beam`` goes on with the best states where they are too many; it is for tight memory."""
 
     name: ClassVar[str] = "whole schedule"
     vital: ClassVar[bool] = False
@@ -45,7 +45,9 @@ class States:
 
     def due(self, state: State) -> bool:
         """Where there are not too many operations, and a better schedule or bound is possible."""
-        return _suits(state) and not state.done and state.budget.share(self.share, self.at_most) > self.no_less
+        tight = not self.beam or any(map(state.instance.limited, state.instance.distinct_devices))
+        return (tight and _suits(state) and not state.done
+                and state.budget.share(self.share, self.at_most) > self.no_less)
 
     def steps(self, state: State) -> Iterator[None]:
         """One search."""
