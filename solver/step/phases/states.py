@@ -35,7 +35,7 @@ _WIDEST = 2.5
 @dataclass(frozen=True)
 class States:
     """All devices: ``at_most`` seconds, and no more than ``share`` of what is left; not where that is ``no_less`` or
-    below."""
+    below. A ``beam`` goes on with the best states where they are too many; it is for tight memory."""
 
     name: ClassVar[str] = "whole schedule"
     vital: ClassVar[bool] = False
@@ -43,20 +43,23 @@ class States:
     at_most: float
     share: float
     no_less: float = 0.0
+    beam: bool = False
 
     def due(self, state: State) -> bool:
         """Where there are not too many operations, and a better schedule or bound is possible."""
-        return _suits(state) and not state.done and state.budget.share(self.share, self.at_most) > self.no_less
+        tight = not self.beam or any(map(state.instance.limited, state.instance.distinct_devices))
+        return (tight and _suits(state) and not state.done
+                and state.budget.share(self.share, self.at_most) > self.no_less)
 
     def steps(self, state: State) -> Iterator[None]:
-        """A search with all of the barriers, and one with nothing of them."""
+        """A search with all of the barriers, and one with nothing of them; a beam has all."""
         for each in sorted(state.proven.contractions, key=lambda each: -each.kept):
-            if not state.done and not (each.cut and each.kept):
+            if not state.done and not (each.cut and (each.kept or self.beam)):
                 known = found = None
                 with state.budget.limited():
                     known = _analysis(state, each)
                     found = _searched(state, known, range(len(state.problem.devices)),
-                                      state.budget.share(self.share, self.at_most))
+                                      state.budget.share(self.share, self.at_most), self.beam)
                 if known is not None and found is not None:
                     _take_over(state, found[0], known.turns)
                 yield
@@ -125,7 +128,7 @@ def _analysis(state: State, part: Contracted) -> Analysis:
                        part.cut * state.micro_batches)
 
 
-def _searched(state: State, known: Analysis, devices: Collection[int], time: float
+def _searched(state: State, known: Analysis, devices: Collection[int], time: float, beam: bool = False
               ) -> tuple[LeastMakespan, float] | None:
     """What a search of the system of ``devices`` finds in ``time`` seconds, and the seconds it took, as they are
     counted; ``None`` where these are not enough to begin."""
@@ -137,7 +140,7 @@ def _searched(state: State, known: Analysis, devices: Collection[int], time: flo
     if most <= system.operations:
         return None
     upper = FixedOrder(state.instance, state.micro_batches, state.incumbent.orders).makespan
-    found = search(system, upper, most=most, widest=int(_WIDEST * most / system.operations))
+    found = search(system, upper, most=most, widest=int(_WIDEST * most / system.operations), beam=beam)
     return found, scale * (_EACH_LAYER * found.layers + _EACH_STATE * found.states)
 
 

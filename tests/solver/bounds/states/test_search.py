@@ -27,11 +27,11 @@ AMPLE = 10**12
 
 
 def found(problem: Problem, micro_batches: int, devices: Collection[int] | None = None, *, upper: int = AMPLE,
-          most: int = 10**5) -> LeastMakespan:
+          most: int = 10**5, beam: bool = False) -> LeastMakespan:
     instance = TickProblem.of(problem)
     known = Analysis.of(instance, micro_batches, implied_order(instance, graph_of(instance), micro_batches))
     chosen = range(len(problem.devices)) if devices is None else devices
-    return search(system_of(known, chosen), upper, most=most, widest=most)
+    return search(system_of(known, chosen), upper, most=most, widest=most, beam=beam)
 
 
 def least(case: Case) -> Fraction:
@@ -74,6 +74,27 @@ def test_no_devices_alone_take_longer_than_all(data: st.DataObject) -> None:
     assert found(case.problem, case.micro_batches, devices, most=data.draw(st.integers(1, 20))).bound <= best
 
 
+@settings(max_examples=examples(40))
+@given(st.data())
+def test_a_beam_claims_no_more_than_it_has_seen(data: st.DataObject) -> None:
+    """Its bound is one on the least makespan, and its schedule is one, however few states it keeps."""
+    case = data.draw(cases(max_micro_batches=4, max_devices=3, max_blocks=5, whole=True, links=False))
+    best = least(case)
+    answer = found(case.problem, case.micro_batches, most=data.draw(st.integers(1, 500)), beam=True)
+    assert answer.bound <= best
+    if answer.sequence is not None:
+        operations = time_orders(case.problem, case.micro_batches, rows(case.problem, answer.sequence))
+        assert max(operation.end for operation in operations) >= best * TickProblem.of(case.problem).tick
+
+
+def test_a_narrow_beam_finds_the_least_makespan_of_a_v_in_tight_memory() -> None:
+    problem = pipeline(v(4), memory=4)
+    whole, narrow = found(problem, 14), found(problem, 14, most=10_000, beam=True)
+    assert narrow.sequence is not None and narrow.states <= 10_000
+    operations = time_orders(problem, 14, rows(problem, narrow.sequence))
+    assert max(operation.end for operation in operations) <= 1.05 * whole.bound
+
+
 def test_a_v_in_tight_memory_is_proven_in_a_few_thousand_states() -> None:
     """Fourteen micro-batches through eight stages; what needs no search is a fifth below the optimum."""
     problem = pipeline(v(4), memory=4)
@@ -99,10 +120,11 @@ def test_the_compiled_layers_are_those_in_python(data: st.DataObject) -> None:
     used = sorted({device for block in case.problem.blocks for device in block.devices})
     devices, most = data.draw(st.sets(st.sampled_from(used), min_size=1)), data.draw(st.integers(1, 200))
     upper = data.draw(st.sampled_from([AMPLE, int(least(case))]))
-    compiled = found(case.problem, case.micro_batches, devices, upper=upper, most=most)
+    beam = data.draw(st.booleans())
+    compiled = found(case.problem, case.micro_batches, devices, upper=upper, most=most, beam=beam)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys.modules[LeastMakespan.__module__], "fits", lambda system: False)
-        assert found(case.problem, case.micro_batches, devices, upper=upper, most=most) == compiled
+        assert found(case.problem, case.micro_batches, devices, upper=upper, most=most, beam=beam) == compiled
 
 
 def with_barriers(data: st.DataObject, case: Case) -> Problem:
