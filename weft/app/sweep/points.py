@@ -132,6 +132,9 @@ def _of_spec(spec: Spec, axes: Axes) -> _SweepGrid:
     from weft.models.spec.sections import TrainingRun
 
     run = spec.run
+    for name in ("micro_batch_sizes", "recompute", "shapes", "chunks"):
+        if spec.parallel is not None and getattr(axes, name) is not None:
+            raise ValueError(f"{name} cannot vary on a uniform grid, whose parallel states it; sweep a spec for each")
     if axes.recompute is not None and not isinstance(run, TrainingRun):
         raise ValueError("recompute cannot vary in inference, which keeps nothing for a backward")
     if axes.micro_batch_sizes is not None and isinstance(spec.model, ExplicitModel | GraphModel):
