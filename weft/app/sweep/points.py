@@ -53,11 +53,11 @@ class Point:
 
 @dataclass(frozen=True)
 class ChangedSource:
-    """A point and the source changed to it. ``work`` is the work of one micro-batch, in the sweep's unit."""
+    """A point and the source changed to it. ``work`` is the mean work of a micro-batch, in the sweep's unit."""
 
     point: Point
     source: Spec | Problem
-    work: int
+    work: float
 
     @property
     def reserve(self) -> Number:
@@ -142,7 +142,11 @@ def _of_spec(spec: Spec, axes: Axes) -> _SweepGrid:
                          f"one micro-batch of the size the spec states ({run.micro_batch_size})")
     gpus = spec.cluster.gpus
     have = spec.cluster.memory * (gpus if len(spec.cluster.memory) == 1 else 1)
-    sequence = spec.model.sequence if isinstance(spec.model, GptModel) else 1
+    sequence: float = spec.model.sequence if isinstance(spec.model, GptModel) else 1
+    if isinstance(run, TrainingRun) and isinstance(run.lengths, tuple):
+        if axes.micro_batches is not None:
+            raise ValueError("micro_batches cannot vary where training.lengths lists each of them; leave it out")
+        sequence = sum(run.lengths) / len(run.lengths) if isinstance(spec.model, GptModel) else 1
 
     def make(memory: tuple[int, ...], shapes: tuple[str, ...], recompute: bool | None, size: int,
              micro_batches: int) -> ChangedSource:

@@ -136,6 +136,11 @@ def test_refinement_takes_a_known_schedule_on_gpus_that_compute_together() -> No
     assert not violations(own.label(baseline("1f1b", own.problem, 4)))
 
 
+LENGTHS = """\
+model: {family: gpt, layers: 4, hidden: 256, heads: 4, vocabulary: 1000, sequence: 512}
+cluster: {gpus: 2, device: a100}
+training: {lengths: [512, 256, 256]}
+"""
 GRID = ("{tensor: 2, pipeline: 4, virtual: 1, data: 4, expert: 1, context: 1, zero: 1, recompute: none, "
         "micro_batch: 1}")
 
@@ -155,6 +160,14 @@ def test_refinement_takes_a_known_schedule_of_a_grid_on_one_gpu_of_each_stage() 
 def test_what_a_grid_states_cannot_vary(axes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="cannot vary on a uniform grid"):
         variants_of(spec_of(GRID), Axes(**axes))
+
+
+def test_lengths_are_the_tokens_of_a_step_and_their_number_is_fixed() -> None:
+    listed = parse_spec(LENGTHS)
+    (variant,) = variants_of(listed, Axes())[0]
+    assert variant.work * variant.point.micro_batches == pytest.approx(512 + 256 + 256)
+    with pytest.raises(ValueError, match=r"training\.lengths lists each"):
+        variants_of(listed, Axes(micro_batches=[2, 3]))
 
 
 def test_known_schedules_that_tie_add_one_point() -> None:
