@@ -1,14 +1,13 @@
-"""Training with experts on several ranks: gradients summed, phases switched between steps, checkpoints with phases.
+"""Training with experts on several ranks: sums of gradients, switches of phases between steps, and checkpoints.
 
-Every rank has its own tokens, a copy of all other modules, and the experts of the phase's placement. A step is that of
-one process on the mean of the ranks' losses: gradients of copies are averaged over all ranks, those of an expert are
-the sum over the ranks that have it, divided by the number of all ranks. An expert without tokens has a gradient of
-zero, so that the optimizer does the same for any placement.
+Every rank has its own tokens, a replica of all other modules, and the experts of the phase's placement. A step equals
+that of one process on the mean of the ranks' losses: gradients of replicas are averaged over all ranks; those of an
+expert are summed over the ranks that have it and divided by the number of all ranks. An expert without tokens has a
+zero gradient, so that the optimizer's step does not depend on the placement. Experts move between two steps, with their
+optimizer state.
 
 A checkpoint has every expert under its own name (:mod:`weft.runtime.checkpoint.model_checkpoint`), and records the
 phase and the family; it is loaded in that phase.
-
-Experts that move between ranks between two steps, with their optimizer state.
 """
 
 from __future__ import annotations
@@ -61,10 +60,10 @@ class ExpertFamily:
 
 
 class ExpertTraining:
-    """``module`` with layers of experts, made in the first phase's placement on all ranks of ``session``, and
-    ``optimizer`` over its parameters.
+    """Trains ``module``, which has layers of experts in the first phase's placement, with ``optimizer`` over its
+    parameters.
 
-    ``balance``: weight of the gates' auxiliary losses. ``margin``, ``share``: see
+    ``balance``: the weight of the gates' auxiliary losses. ``margin``, ``share``: see
     :class:`~weft.runtime.experts.gate.DensityMonitor`. All ranks call all methods together. Raises ``ValueError`` if
     the module has no layer of experts, or one with another placement.
     """
@@ -90,8 +89,8 @@ class ExpertTraining:
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def step(self, loss_of: Callable[[nn.Module, int], Tensor]) -> float:
-        """One step: ``loss_of(module, step)`` is this rank's loss. Returns the mean of the ranks' losses, without the
-        auxiliary ones; afterwards the next phase begins if it is due."""
+        """Run one step; ``loss_of(module, step)`` is this rank's loss. Returns the mean of the ranks' losses without
+        auxiliary losses. Switches the phase afterwards if the density requires it."""
         for layer in self.layers.values():
             layer.gate.step = self.done
         self.module.train()
@@ -148,7 +147,7 @@ class ExpertTraining:
     def resume(self, folder: str | os.PathLike[str]) -> int:
         """Resume from the newest checkpoint in ``folder``, in its phase; returns its number of steps (0 without one).
 
-        Raises :class:`~weft.runtime.ranks.session.SessionError` for one that is damaged, or of another family or model.
+        Raises :class:`~weft.runtime.ranks.session.SessionError` if it is damaged or of another family or model.
         """
         found = find(self.session, Path(folder))
         if found is None:
@@ -181,7 +180,7 @@ class ExpertTraining:
 
 
 def moved(before: ExpertPlacement, after: ExpertPlacement) -> Iterator[tuple[int, int, int]]:
-    """The moves: expert, from, to. Replicas take turns in sending."""
+    """The moves, each ``(expert, source, target)``. Replicas alternate as sources."""
     for expert, (had, have) in enumerate(zip(before.holders, after.holders, strict=True)):
         for turn, target in enumerate(rank for rank in have if rank not in had):
             yield expert, had[turn % len(had)], target
@@ -222,8 +221,8 @@ def move_experts(layer: ExpertLayer, optimizer: Optimizer, after: ExpertPlacemen
 
 
 def place_anew(layer: ExpertLayer, optimizer: Optimizer, after: ExpertPlacement) -> None:
-    """Give ``layer`` the experts of this rank in ``after``: remaining ones are the same parameters with their state,
-    new ones are uninitialized."""
+    """Change the experts of ``layer`` to those of this rank in ``after``: remaining experts keep their parameters and
+    state, new ones are uninitialised."""
     device = layer.gate.logits.weight.device
     kept: dict[str, nn.Module] = {}
     comes: list[nn.Parameter] = []
@@ -232,7 +231,7 @@ def place_anew(layer: ExpertLayer, optimizer: Optimizer, after: ExpertPlacement)
         if name in layer.experts:
             kept[name] = layer.experts[name]
             continue
-        with torch.random.fork_rng(devices=[]):  # drawing would advance the generator on this rank alone
+        with torch.random.fork_rng(devices=[]):  # otherwise this rank's generator would advance alone
             kept[name] = Expert(layer.hidden, layer.inner, layer.dtype).to(device)
         comes += kept[name].parameters()
     goes = {id(p) for name, expert in layer.experts.items() if name not in kept for p in expert.parameters()}
