@@ -76,12 +76,11 @@ def cover_problem(graph: UnitGraph, eager: TrialResult, measured: Sequence[tuple
     """The problem of choosing parts that cover the graph. ``eager``: with the seconds of each unit. ``measured``: the
     trials; refused ones are ignored. ``boundaries``: by pair of backends, seconds per value and per byte."""
     found = [CoverPart(frozenset([unit]), EAGER, seconds) for unit, seconds in enumerate(eager.units)]
-    for similar, trial in measured:
+    for parts, trial in measured:
         if trial.refused is None:
             ratio = trial.seconds / max(trial.eager, 1e-12)
-            name = similar.backend.name
-            found += [CoverPart(frozenset(units), name, ratio * sum(eager.units[unit] for unit in units))
-                      for units in similar.places]
+            found += [CoverPart(frozenset(units), parts.backend.name, ratio * sum(eager.units[unit] for unit in units))
+                      for units in parts.places]
     values = [Value(unit, readers, {pair: fixed + per_byte * size for pair, (fixed, per_byte) in boundaries.items()})
               for unit, readers, size in graph.values]
     passed = {(value.maker, reader) for value in values for reader in value.readers}

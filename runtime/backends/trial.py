@@ -113,8 +113,7 @@ def try_eager(graph: UnitGraph, recorded: RecordedValues, *, trains: bool, repea
                               _device(leaves), repeats, once=True)
     sample, units = Sample.of(wholes), list(map(statistics.median, laps))
     scale = sample.seconds / max(sum(units), 1e-12)
-    return TrialResult(sample.seconds, sample.spread, len(wholes), 0.0, sample.seconds,
-                       tuple(unit * scale for unit in units))
+    return TrialResult(sample.seconds, sample.spread, len(wholes), 0.0, sample.seconds, tuple(u * scale for u in units))
 
 
 def try_whole(graph: UnitGraph, recorded: RecordedValues, choice: Choice, beside: Choice = (), *, trains: bool,

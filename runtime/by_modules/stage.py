@@ -37,9 +37,8 @@ class ModuleStage(nn.Module):
     """Stage ``number`` of ``traced``: its inputs are the values named in ``values`` and the leaves ``inputs`` of the
     model's arguments, its outputs the values named in ``gives``.
 
-    It has the submodules that it runs, under the model's names. They are copies with the model's parameters and
-    buffers, so that two stages, or one stage in training and in evaluation, do not affect each other. Unless ``plain``,
-    random numbers are seeded by step, micro-batch and stage.
+    Its submodules have the model's names. They are copies with the model's parameters and buffers, so that stages, in
+    training and in evaluation, do not affect each other. Unless ``plain``, random numbers are seeded.
 
     Raises :class:`~weft.runtime.captured.captured.CaptureError` if a batch takes another path through the model than
     the example and needs values that were not sent.
@@ -153,8 +152,7 @@ class _StageForward(TorchFunctionMode):
     # -- submodules ----------------------------------------------------------------------------------------------------
 
     def call(self, plain: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run the submodules of this stage and return remote tensors for those of earlier stages; see
-        :class:`~weft.runtime.by_modules.calls.Interceptor`."""
+        """Run a submodule of this stage; return remote tensors for one of an earlier stage."""
         path = None if self.inside else self.run.paths.get(id(module))
         if path is None:
             return plain(module, *args, **kwargs)
@@ -183,9 +181,8 @@ class _StageForward(TorchFunctionMode):
     def _enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         leaves = tree_leaves((args, kwargs))
         for place, first in self.run.entry.arguments.items():
-            leaf = leaves[place] if place < len(leaves) else None
-            if isinstance(leaf, RemoteTensor) and leaf.__dict__["real_"] is None:
-                leaf.__dict__["real_"] = self.received[argument_name(str(self.run.entry.at), first)]
+            if place < len(leaves) and isinstance(x := leaves[place], RemoteTensor) and x.__dict__["real_"] is None:
+                x.__dict__["real_"] = self.received[argument_name(str(self.run.entry.at), first)]
         self.mine = True
 
     def _stop(self, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -231,8 +228,7 @@ class _StageForward(TorchFunctionMode):
         return self.received[name].item()
 
     def _record_results(self, path: str, name: str, result: Any) -> None:
-        """Keep the results that later stages need; refuse results of other shapes than in the example, which later
-        stages assume."""
+        """Keep the results that later stages need; refuse other shapes than in the example, which they assume."""
         leaves, spec = tree_flatten(result)
         known = self._known(path, name)
         for i, leaf in enumerate(leaves):

@@ -30,14 +30,7 @@ from weft.runtime.captured.captured import Captured, CaptureError, autocasts, na
 from weft.runtime.captured.cut import register
 from weft.runtime.captured.marks import mark_of, put_mark
 from weft.runtime.captured.regions import UnderAutocast, under_autocast
-from weft.runtime.captured.run_trace import (
-    ForwardCalls,
-    RunTrace,
-    changed_attributes,
-    metadata_of,
-    restoring,
-    trace_run,
-)
+from weft.runtime.captured.run_trace import ForwardCalls, RunTrace, changed_attributes, metadata_of, restored, trace_run
 from weft.runtime.ranks.words import some
 from weft.solver.io.kept import keep, read_kept, sources_digest
 
@@ -86,7 +79,7 @@ def _captured(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], 
               calls: ForwardCalls) -> Captured:
     """A new capture, whose calls are recorded in ``calls``, with the notes on what it has made constant."""
     random_state = random.getstate()
-    with restoring(model), calls.watching():
+    with restored(model), calls.watching():
         captured = Captured.of(model, args, kwargs, device)
     kind, fixed = type(model).__name__, list[str]()
     if random.getstate() != random_state:
@@ -230,15 +223,14 @@ def _capture_of(entry: Mapping[str, Any], model: nn.Module, args: Sequence[Any],
     own = dict((*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)))
     graph, root, nodes = Graph(), nn.Module(), dict[str, Node]()
     try:
-        for record in entry["nodes"]:
-            if record["op"] == "get_attr":
-                register(root, record["target"], _tensor(record["holds"], own))
-            node = nodes[record["name"]] = graph.create_node(
-                record["op"], _target(record), _read(record["args"], nodes), _read(record["kwargs"], nodes),
-                record["name"])
-            if node.name != record["name"]:
+        for item in entry["nodes"]:
+            if item["op"] == "get_attr":
+                register(root, item["target"], _tensor(item["holds"], own))
+            node = nodes[item["name"]] = graph.create_node(
+                item["op"], _target(item), _read(item["args"], nodes), _read(item["kwargs"], nodes), item["name"])
+            if node.name != item["name"]:
                 return None
-            _set_meta(node, record)
+            _set_meta(node, item)
         graph_module = GraphModule(root, graph)
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError):
         return None

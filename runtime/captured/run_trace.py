@@ -153,7 +153,7 @@ def trace_run(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) 
         if isinstance(leaf, Tensor):
             names.setdefault(leaf, f"{i}")
     try:
-        with (preserved_state(model), restoring(model), own_backwards(model) as lost, marked() as marks, _exporting(),
+        with (preserved_state(model), restored(model), own_backwards(model) as lost, marked() as marks, _exporting(),
               saved_tensors_hooks(lambda tensor: None, lambda nothing: nothing)):  # there is no backward
             calls, operators = ForwardCalls(model), _Operators(names, marks)
             with calls.watching(), operators:
@@ -178,7 +178,7 @@ def changed_attributes(model: nn.Module, args: Sequence[Any], kwargs: Mapping[st
     """The plain attributes that a run of ``model`` changes, and whether later runs compute something else because of
     that."""
     states, runs = [plain_attributes(model)], [trace_run(model, args, kwargs)]
-    with restoring(model):
+    with restored(model):
         for _ in range(2):
             with preserved_state(model), torch.no_grad():
                 model(*args, **kwargs)
@@ -191,7 +191,7 @@ def changed_attributes(model: nn.Module, args: Sequence[Any], kwargs: Mapping[st
 
 
 @contextmanager
-def restoring(model: nn.Module) -> Iterator[None]:
+def restored(model: nn.Module) -> Iterator[None]:
     """Restore on exit the attributes of all modules, hooks included."""
     saved = [(table, dict(table)) for own in map(vars, model.modules())
              for table in (own, *(value for value in own.values() if type(value) in (dict, OrderedDict)))]

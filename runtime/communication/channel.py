@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from weft.runtime.communication.failures import FailureRecord, PeerRanks, RankError
+from weft.runtime.communication.failures import Failure, PeerRanks, RankError
 from weft.runtime.ranks.stopwatch import sleep_until
 
 _Begin: TypeAlias = Callable[..., dist.Work | None]
@@ -136,8 +136,7 @@ class Channel:
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None, device: torch.device | str = "cpu",
-                 timeout: float = 60.0, *, only: Sequence[int] | None = None,
-                 record: FailureRecord | None = None) -> None:
+                 timeout: float = 60.0, *, only: Sequence[int] | None = None, record: Failure | None = None) -> None:
         require_group(group)
         if not 0 < timeout < float("inf"):
             raise ValueError(f"timeout is {timeout}, it must be a number of seconds greater than 0")

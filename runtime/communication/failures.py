@@ -29,7 +29,7 @@ class RankError(RuntimeError):
     """A rank has failed; the message is one sentence, with its number if known."""
 
 
-class FailureRecord:
+class Failure:
     """A record ``name`` of the first failure, in the rendezvous store of ``torch.distributed``.
 
     If the store is unavailable (it is no public interface of torch), nothing is recorded, and ranks wait for their
@@ -65,12 +65,11 @@ class PeerRanks:
     """The ranks of ``group``, which all create this together. ``timeout``: seconds that one communication waits for
     them (``None``: that of the group). ``record``: the failure record that several groups of one program share."""
 
-    def __init__(self, group: dist.ProcessGroup | None, timeout: float | None,
-                 record: FailureRecord | None = None) -> None:
+    def __init__(self, group: dist.ProcessGroup | None, timeout: float | None, record: Failure | None = None) -> None:
         self.rank, self.timeout = dist.get_rank(group), timeout
         found: list[Any] = [None] * dist.get_world_size(group)
         dist.all_gather_object(found, (uuid.uuid4().hex, (machine() or socket.gethostname(), os.getpid())), group=group)
-        self.record = FailureRecord(found[0][0]) if record is None else record
+        self.record = Failure(found[0][0]) if record is None else record
         self._gone = _Gone(self.rank, [where for _, where in found])
         self.failed: str | None = None  # this rank's own report
 

@@ -189,9 +189,8 @@ class _LaneCompiler(ActionCompiler):
     def _compute(self, work: Work, held: set[int]) -> Iterator[Action]:
         inputs, block = self.inputs[work], self.plan.vocabulary.known(work)[0]
         local = [what for what in dict.fromkeys((*inputs.awaits, *inputs.reads)) if what in self.inputs]
-        elsewhere = [what for what in local if held.isdisjoint(self._devices(what))]
-        read = [what for what in elsewhere if what in inputs.reads]
-        yield self._await([*elsewhere, *self.memory.get(work, ())], read)
+        others = [what for what in local if held.isdisjoint(self._devices(what))]
+        yield self._await([*others, *self.memory.get(work, ())], [what for what in others if what in inputs.reads])
         for what in inputs.awaits:
             if what in self.landings:
                 yield self._await([("posted", what)])

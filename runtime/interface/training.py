@@ -19,10 +19,10 @@ Loss: TypeAlias = "Tensor | tuple[Tensor, Tensor | float]"
 
 
 class Boundary(NamedTuple):
-    """Shape and type of a tensor that one stage sends to another for one micro-batch.
+    """Shape and dtype of a tensor that one stage sends to another for one micro-batch.
 
-    A length of ``None`` is not known beforehand: it may differ from micro-batch to micro-batch, and is sent along
-    (:mod:`weft.runtime.transports.interface`). All else is compared with the stage's result.
+    A length of ``None`` is unknown in advance: it may differ between micro-batches, and is sent with the message
+    (:mod:`weft.runtime.transports.tensors`). Everything else is compared with the stage's result.
     """
 
     shape: tuple[int | None, ...]
@@ -43,7 +43,7 @@ class Boundary(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Of a tensor of that shape; raises as :attr:`known`."""
+        """Bytes of a tensor of that shape; raises ``ValueError`` for an unknown length."""
         return self.dtype.itemsize * math.prod(self.known)
 
     def fits(self, tensor: torch.Tensor) -> bool:

@@ -62,8 +62,8 @@ class BatchLayout:
         not in ``needed`` (``None``: all are needed) may be missing or ``None``. Raises :class:`BatchError`."""
         given, size, first = self._given(args, kwargs), None, ""
         cut: list[dict[str, Tensor]] = [{} for _ in range(self.count)]
-        for name, leaf, value, example, dim in zip(self.names, self.leaves, given, self.examples, self.dims,
-                                                   strict=True):
+        for name, leaf, value, example, dim in zip(
+                self.names, self.leaves, given, self.examples, self.dims, strict=True):
             if not isinstance(example, Tensor):
                 self._require_constant(leaf, value, example)
                 continue
@@ -102,12 +102,11 @@ class BatchLayout:
     def require_kind(self, leaves: Sequence[tuple[Sequence[int], str] | None]) -> None:
         """Raise :class:`ShapeError` unless the ``leaves``, each a shape and a dtype, have the number of dimensions and
         the dtype of the examples."""
-        for leaf, found, example in zip(self.leaves, leaves, self.examples, strict=True):
-            if found is not None and isinstance(example, Tensor) and (
-                    len(found[0]) != example.dim() or found[1] != str(example.dtype)):
+        for leaf, found, like in zip(self.leaves, leaves, self.examples, strict=True):
+            if found is not None and isinstance(like, Tensor) and (
+                    len(found[0]) != like.dim() or found[1] != str(like.dtype)):
                 raise ShapeError(f"the batch: {leaf.name} is {found[0]} of {found[1]}, but the pipeline was made for "
-                                 f"tensors like {tuple(example.shape)} of {example.dtype}: give what the example was "
-                                 "like")
+                                 f"tensors like {tuple(like.shape)} of {like.dtype}: give what the example was like")
 
     def size(self, leaves: Sequence[Any]) -> int | None:
         """The number of samples of ``leaves``; ``None`` if no tensor is cut. Raises :class:`BatchError` if tensors

@@ -1,7 +1,7 @@
 """The packed forms of tensors that autograd saves, from the pack hook until the unpack hook.
 
 An absent storage (:class:`AbsentStorage`) is copied back (:class:`OffloadedStorage`) or recomputed
-(:class:`~weft.runtime.captured.memory.recomputation.RecomputedResult`). A packed tensor is a :class:`StorageView` of
+(:class:`~weft.runtime.captured.memory.recomputation.PieceResult`). A packed tensor is a :class:`StorageView` of
 it.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from weft.runtime.train.offload import CopyEngine, Copying
 
@@ -142,6 +142,11 @@ class SavedBuffer:
 def fetch(packed: Packed) -> Tensor:
     """The tensor of its packed form: the unpack hook."""
     return packed if isinstance(packed, Tensor) else packed.fetch()
+
+
+def is_weight(tensor: Tensor) -> bool:
+    """Whether ``tensor`` is a parameter or a view of one."""
+    return isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter)
 
 
 _ENGINES: dict[torch.device, CopyEngine] = {}

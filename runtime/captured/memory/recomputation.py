@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from weft.runtime.captured.memory.packed import TWICE, Packed, SavedBuffer, StorageView, fetch
+from weft.runtime.captured.memory.packed import TWICE, Packed, SavedBuffer, StorageView, fetch, is_weight
 from weft.runtime.captured.memory.shares import Segment
 from weft.runtime.captured.metadata_reads import attribute_of
 from weft.runtime.train.moment import Seeded
@@ -131,7 +131,7 @@ class Recomputation:
                 pass
 
 
-class RecomputedResult:
+class PieceResult:
     """A result of a recomputed piece whose storage other pieces save."""
 
     def __init__(self, run: Recomputation, number: int) -> None:
@@ -190,11 +190,6 @@ def tensors_in(values: Any) -> Iterator[Tensor]:
                              else values)[0]:
         if isinstance(leaf, Tensor):
             yield leaf
-
-
-def is_weight(tensor: Tensor) -> bool:
-    """Whether ``tensor`` is a parameter or a view of one."""
-    return isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter)
 
 
 #: The difference between the seeds of consecutive shares.

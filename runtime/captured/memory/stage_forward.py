@@ -41,34 +41,26 @@ from torch.fx import Graph, GraphModule, Node
 
 from weft.runtime.captured.cut import OPERATOR
 from weft.runtime.captured.memory.decisions import Decisions, Mode
-from weft.runtime.captured.memory.packed import OffloadedStorage, Packed, SavedBuffer, StorageView, fetch
-from weft.runtime.captured.memory.recomputation import (
-    RandomState,
-    Recomputation,
-    RecomputedResult,
-    address_of,
-    is_weight,
-    tensors_in,
-)
+from weft.runtime.captured.memory.packed import OffloadedStorage, Packed, SavedBuffer, StorageView, fetch, is_weight
+from weft.runtime.captured.memory.recomputation import PieceResult, RandomState, Recomputation, address_of, tensors_in
 from weft.runtime.captured.memory.shares import Range, Segment, part_of, range_of, require_equal
 from weft.runtime.captured.metadata_reads import attribute_of
 from weft.runtime.captured.purity import draws, written
 from weft.runtime.train.moment import Seeded
 
 #: The owner of a storage.
-_Owner: TypeAlias = str | OffloadedStorage | RecomputedResult
+_Owner: TypeAlias = str | OffloadedStorage | PieceResult
 _KEPT, _MOVING = "kept", "moving"
 
 
-def apply_decisions(stage: GraphModule, decisions: Decisions,
-                    shares: Mapping[int, GraphModule] | None = None) -> GraphModule:
+def apply_decisions(stage: GraphModule, decisions: Decisions, shares: Mapping[int, GraphModule]) -> GraphModule:
     """Make the forward of ``stage`` carry out ``decisions``; in place. ``shares``: the same stage captured for a share
     of the micro-batch, by number of shares, for co-shards.
 
     Parameters, buffers and their names do not change. Raises
     :class:`~weft.runtime.captured.captured.CaptureError` for a module that cannot be computed in shares.
     """
-    pieces = segments_of(stage, decisions, shares or {})
+    pieces = segments_of(stage, decisions, shares)
     if any(piece.mode != "keep" for piece in pieces):
         output, = stage.graph.find_nodes(op="output")
         results = [node.name for node in output.args[0]]
@@ -183,7 +175,7 @@ class _ForwardPass:
         for i, (run, y) in enumerate(zip(runs, ys, strict=True)):
             for tensor in tensors_in(y):
                 if address_of(tensor) not in self.owners:
-                    self.owners[address_of(tensor)] = _KEPT if run is None else RecomputedResult(run, i)
+                    self.owners[address_of(tensor)] = _KEPT if run is None else PieceResult(run, i)
 
     def _settle(self, values: Mapping[str, Any]) -> None:
         """Release offloaded storages, and stop tracking freed storages, as their addresses may be reused."""

@@ -273,7 +273,8 @@ def test_shares_that_cannot_be_are_refused(shards: dict[str, int], said: str) ->
 
 def test_a_stage_goes_backward_once(gpt: tuple[Captured, Purity, Tensor]) -> None:
     captured, purity, ids = gpt
-    stage = apply_decisions(CapturedCut(captured, []).stages().modules[0], drawn(captured, purity, lambda: "recompute"))
+    stage = apply_decisions(CapturedCut(captured, []).stages().modules[0],
+                            drawn(captured, purity, lambda: "recompute"), {})
     loss = stage(ids)[0].sum()
     loss.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="goes backward once for each forward"):
