@@ -1,4 +1,4 @@
-"""DeepSpeed's pipeline: which layers each stage has, as the list ``parts``; the order is its own 1F1B.
+"""DeepSpeed's pipeline: the layers of each stage, as the list ``parts``; the order is DeepSpeed's own 1F1B.
 
 ``PipelineModule`` cuts its list of layers itself (``partition_method``: uniform, parameters, type:regex) and takes no
 list, so the module written here is a ``PipelineModule`` with one: stage s has the layers from ``parts[s]`` to ``parts[s
