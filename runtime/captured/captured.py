@@ -265,9 +265,9 @@ def _shapes(node: Node) -> str:
 def _export_failure(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any],
                     error: Exception) -> tuple[str, Exception | None]:
     """The cause of a failed export and its remedy; if the model itself does not run, also the model's error."""
-    name, said = type(model).__name__, raised_at(error)
+    name, text = type(model).__name__, raised_at(error)
     if any(known in str(error) for known in ("Unsupported output type", "Unsupported input type", "in output, which")):
-        return (f"{name} cannot be exported: {said}: give it and let it return tensors in tuples, lists or dicts, tell "
+        return (f"{name} cannot be exported: {text}: give it and let it return tensors in tuples, lists or dicts, tell "
                 "torch.export.register_dataclass of a dataclass, and for a model of transformers give use_cache=False "
                 "among kwargs"), None
     called: set[str] = set()
@@ -279,10 +279,10 @@ def _export_failure(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, A
         return (f"{name} cannot be run on the example: {raised_at(own)}: give args and kwargs as its forward takes "
                 "them"), own
     if "_pack_padded_sequence" in called:
-        return (f"{name} cannot be exported: it packs sequences, whose shapes depend on their lengths ({said}): pack, "
+        return (f"{name} cannot be exported: it packs sequences, whose shapes depend on their lengths ({text}): pack, "
                 "run and unpack within the forward of one submodule, and cut before submodules without an export, as "
                 f"with {split_advice(model)}; or run the padded sequences, and mask what is behind the ends"), None
-    return (f"{name} cannot be exported: {said}: torch.export must follow the whole forward, so take out what looks at "
+    return (f"{name} cannot be exported: {text}: torch.export must follow the whole forward, so take out what looks at "
             "numbers of tensors there, or cut without an export, before submodules that you name, as with "
             f"{split_advice(model)}"), None
 

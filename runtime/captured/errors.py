@@ -32,12 +32,12 @@ _PLAIN = (("Could not guard on data-dependent expression", "Python looks at the 
 def raised_at(error: BaseException) -> str:
     """The first line of the error's message, and the user's innermost line in its traceback."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    said = next((plain for known, plain in _PLAIN if known in lines[0]), lines[0].partition(". ")[0].rstrip("."))
+    text = next((plain for known, plain in _PLAIN if known in lines[0]), lines[0].partition(". ")[0].rstrip("."))
     if not isinstance(error, RuntimeError | ValueError) and type(error).__module__ == "builtins":
-        said = f"{type(error).__name__}: {said}"
+        text = f"{type(error).__name__}: {text}"
     place = users_place(error)
-    said = said.replace("FakeTensor", "Tensor")
-    return f"{said:.200}" + (f", at {place}" if place else "")
+    text = text.replace("FakeTensor", "Tensor")
+    return f"{text:.200}" + (f", at {place}" if place else "")
 
 
 def users_place(error: BaseException) -> str:

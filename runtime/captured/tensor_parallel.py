@@ -93,8 +93,8 @@ class _Operator:
             except RuntimeError as error:
                 if UNEVEN not in str(error):
                     raise
-                said = str(error).splitlines()[0].rstrip(".")
-                raise CaptureError(f"the operator {self.name}{self.place} cannot be computed on shares ({said}): have "
+                cause = str(error).splitlines()[0].rstrip(".")
+                raise CaptureError(f"the operator {self.name}{self.place} cannot be computed on shares ({cause}): have "
                                    "tensor_parallel divide what is a whole number of heads, or groups, for each of the "
                                    "mesh's ranks, and leave the other modules out") from None
         how = self._heads(args, settings)

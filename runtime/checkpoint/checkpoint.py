@@ -153,12 +153,12 @@ def _reason(error: CheckpointException | OSError, written: Path | None = None) -
     if isinstance(error, OSError):
         return error.strerror or type(error).__name__
     process, (first, _) = min(error.failures.items(), key=lambda item: item[0])
-    said = (str(first) or type(first).__name__).splitlines()[0]
-    if written is not None and _OF_THE_WRITER in said:
+    reason = (str(first) or type(first).__name__).splitlines()[0]
+    if written is not None and _OF_THE_WRITER in reason:
         with suppress(OSError):
-            said = ("a file was cut off, as on a disk that is full or beyond a quota: "
+            reason = ("a file was cut off, as on a disk that is full or beyond a quota: "
                     f"{disk_usage(written).free} bytes are free")
-    return f"{said} (process {process})"
+    return f"{reason} (process {process})"
 
 
 #: Part of every message of torch's writer of tensors.

@@ -119,10 +119,10 @@ def checksums(folder: Path, process: int, processes: int) -> dict[str, FileFacts
 def write_marker(folder: Path, facts: Mapping[str, Any], files: Mapping[str, FileFacts],
                  format: str = CHECKPOINT_FORMAT) -> None:
     """Mark the content of ``folder`` as complete, and sync it to the disk. Raises ``OSError``."""
-    said = {"format": format, **facts,
-            "files": {name: {"size": found.size, "sha256": found.sha256} for name, found in sorted(files.items())}}
+    content = {"format": format, **facts,
+               "files": {name: {"size": found.size, "sha256": found.sha256} for name, found in sorted(files.items())}}
     with open(folder / MARKER, "w", encoding="utf-8") as marker:
-        marker.write(_text(said))
+        marker.write(_text(content))
         marker.flush()
         os.fsync(marker.fileno())
 
@@ -148,13 +148,13 @@ def _sync(folder: Path) -> None:
         os.close(handle)
 
 
-def _text(said: Mapping[str, Any]) -> str:
-    """The canonical text of the marker ``said``."""
-    return json.dumps({**said, "sha256": _digest(said)}, indent=1)
+def _text(content: Mapping[str, Any]) -> str:
+    """The canonical text of the marker ``content``."""
+    return json.dumps({**content, "sha256": _digest(content)}, indent=1)
 
 
-def _digest(said: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _facts(path: Path) -> FileFacts:
@@ -179,8 +179,8 @@ def marker_of(path: Path, unchecked: bool = False, wanted: str = CHECKPOINT_FORM
             files = {name: FileFacts(size, None) for name, size in entry.child("files").value.items()}
             digest = _digest(entry.value)
         elif format == wanted:
-            said = {name: value for name, value in entry.value.items() if name != "sha256"}
-            if written != _text(said).encode():
+            content = {name: value for name, value in entry.value.items() if name != "sha256"}
+            if written != _text(content).encode():
                 raise FormatError(f"{entry.where}: is not what was written: its own sha256 is another")
             listed = entry.child("files")
             files = {name: FileFacts(listed.child(name).count("size"), listed.child(name).text("sha256"))

@@ -118,11 +118,11 @@ def restore_training(session: Session, found: Marker, trained: Trained) -> None:
     path = found.path
     try:
         files = [TensorFile(file) for file in sorted(path.glob("training-*.safetensors"))]
-        told = [json.loads(file.notes[NOTE]) for file in files]
+        notes = [json.loads(file.notes[NOTE]) for file in files]
         if trained.optimizer is not None:
-            _give(trained.optimizer, trained.names, files, told)
+            _give(trained.optimizer, trained.names, files, notes)
         same = len(files) == session.processes
-        give_extra(trained.extra, told[session.process(session.rank) if same else 0].get("extra", {}))
+        give_extra(trained.extra, notes[session.process(session.rank) if same else 0].get("extra", {}))
         if same:
             file = files[session.process(session.rank)]
             torch.set_rng_state(file.read(RANDOM))
@@ -155,11 +155,11 @@ def _training(session: Session, trained: Trained) -> tuple[dict[str, Tensor], di
     return tensors, {NOTE: json.dumps(note)}
 
 
-def _give(optimizer: Optimizer, names: Mapping[int, str], files: list[TensorFile], told: list[Any]) -> None:
-    file_of = {name: file for file, note in zip(files, told, strict=True) for name in note["parameters"]}
-    entries = {name: entry for note in told for name, entry in note["parameters"].items()}
-    options = {name: note["groups"][entry["group"]] for note in told for name, entry in note["parameters"].items()}
-    kinds = {note["optimizer"] for note in told if note["parameters"]}
+def _give(optimizer: Optimizer, names: Mapping[int, str], files: list[TensorFile], notes: list[Any]) -> None:
+    file_of = {name: file for file, note in zip(files, notes, strict=True) for name in note["parameters"]}
+    entries = {name: entry for note in notes for name, entry in note["parameters"].items()}
+    options = {name: note["groups"][entry["group"]] for note in notes for name, entry in note["parameters"].items()}
+    kinds = {note["optimizer"] for note in notes if note["parameters"]}
     if not kinds:
         raise OptimizerStateError("it was saved without an optimizer: leave the optimizer out, and begin with a new "
                                   "one")

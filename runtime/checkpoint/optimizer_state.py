@@ -129,9 +129,9 @@ def state_of(optimizer: Optimizer, names: Mapping[int, str]) -> OptimizerState:
     numbers: dict[str, dict[str, Any]] = {}
     options: dict[str, dict[str, Any]] = {}
     whole, optimizer = optimizer, own_part(optimizer)
-    for asked, group in zip(whole.param_groups, optimizer.param_groups, strict=True):
+    for outer, group in zip(whole.param_groups, optimizer.param_groups, strict=True):
         own = {key: plain(value, f"the option {key}")
-               for key, value in {**group, **asked}.items() if key not in NO_OPTIONS}  # schedulers set the whole's
+               for key, value in {**group, **outer}.items() if key not in NO_OPTIONS}  # schedulers set the whole's
         for parameter in group["params"]:
             if _is_nothing(parameter, names):
                 continue

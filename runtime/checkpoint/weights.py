@@ -66,8 +66,8 @@ def _loaded(path: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise WeightsError(f"{path}: cannot be read: {error.strerror}") from None
     except (RuntimeError, pickle.UnpicklingError, EOFError, ValueError) as error:
-        said = (str(error) or type(error).__name__).splitlines()[0]
-        raise WeightsError(f"{path}: cannot be read as a state dict that torch.save wrote: {said:.200}") from None
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise WeightsError(f"{path}: cannot be read as a state dict that torch.save wrote: {reason:.200}") from None
     if not isinstance(found, Mapping):
         raise WeightsError(f"{path}: holds {type(found).__name__}, it must hold a state dict")
     return found

@@ -119,9 +119,9 @@ class Pending:
             torch.cuda.current_stream().wait_event(self._event)
             return
         while not self._done.wait(LOOK):
-            said = self._channel.others.record.read()
-            if said is not None:
-                raise RankError(said)
+            reason = self._channel.others.record.read()
+            if reason is not None:
+                raise RankError(reason)
         if self._error is not None:
             raise self._channel.others.error(self._name, self._error) from self._error
 

@@ -87,9 +87,9 @@ class PeerRanks:
 
     def error(self, name: str, error: BaseException, among: Collection[int] | None = None) -> RankError:
         """The error for the failed communication ``name`` with the ranks ``among`` (default: all)."""
-        said = self.record.read()
-        if said is not None:
-            return RankError(said)
+        reason = self.record.read()
+        if reason is not None:
+            return RankError(reason)
         if any(sign in str(error) for sign in ("Timed out", "timed out", "Timeout")):
             limit = "" if self.timeout is None else f" {self.timeout:g} s"
             return RankError(f"rank {self.rank} waited{limit} for the other ranks in {name}: one of them has failed, "

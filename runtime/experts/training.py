@@ -101,9 +101,9 @@ class ExpertTraining:
         self.optimizer.step()
         self.optimizer.zero_grad()
         densities = [layer.density for layer in self.layers.values()]
-        told = torch.tensor([float(loss.detach()), sum(densities) / len(densities)], dtype=torch.float64)
-        dist.all_reduce(told)
-        mean, density = (told / self.session.world).tolist()
+        means = torch.tensor([float(loss.detach()), sum(densities) / len(densities)], dtype=torch.float64)
+        dist.all_reduce(means)
+        mean, density = (means / self.session.world).tolist()
         self.done += 1
         if self.monitor.update(density) != self.phase:
             self.switch(self.monitor.phase)
@@ -136,13 +136,13 @@ class ExpertTraining:
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Save the training state; returns the checkpoint's folder."""
-        said = {"family": self.family.digest, "number": self.phase, "density": self.monitor.density}
+        saved = {"family": self.family.digest, "number": self.phase, "density": self.monitor.density}
         firsts = {str(expert) for expert, ranks in enumerate(self.family.placements[self.phase].holders)
                   if ranks[0] == self.session.rank}
         model = {name: p.detach() for name, p in self.module.named_parameters()
                  if (expert := self._expert_in(name)) in firsts or (expert is None and self.session.rank == 0)}
         return save(self.session, Path(folder), self.done, model, Trained(self.optimizer, self._names),
-                    about={"phase": said})
+                    about={"phase": saved})
 
     def resume(self, folder: str | os.PathLike[str]) -> int:
         """Resume from the newest checkpoint in ``folder``, in its phase; returns its number of steps (0 without one).
@@ -152,13 +152,13 @@ class ExpertTraining:
         found = find(self.session, Path(folder))
         if found is None:
             return 0
-        said = found.phase or {}
-        if said.get("family") != self.family.digest:
+        saved = found.phase or {}
+        if saved.get("family") != self.family.digest:
             raise SessionError(f"{found.path}: the checkpoint is of another family of plans "
-                               f"({said.get('family', 'none')}, not {self.family.digest}); go on with the placements "
+                               f"({saved.get('family', 'none')}, not {self.family.digest}); go on with the placements "
                                "and borders that it was made with")
-        self.phase = self.monitor.phase = int(said["number"])
-        self.monitor.density = said["density"]
+        self.phase = self.monitor.phase = int(saved["number"])
+        self.monitor.density = saved["density"]
         for layer in self.layers.values():
             place_anew(layer, self.optimizer, self.family.placements[self.phase])
         restore_parameters(found, self.module.named_parameters())

@@ -107,9 +107,9 @@ class ChunkWorker(DeviceTensors, Worker):
         self._bring(step, max(step.i, step.j), *self.host.of(step.layer, *kinds))
 
     def _to_host(self, step: StepLike) -> None:
-        maker, *kinds = _STORED[step.kind]
-        place = (step.i, -1) if maker.startswith("prepare") else (-1, step.i)
-        self._store(self._taken(maker, step.layer, *place), self.host.of(step.layer, *kinds), step.i)
+        producer, *kinds = _STORED[step.kind]
+        place = (step.i, -1) if producer.startswith("prepare") else (-1, step.i)
+        self._store(self._taken(producer, step.layer, *place), self.host.of(step.layer, *kinds), step.i)
 
     def _entry(self, layer: int, chunk: int) -> LayerInput:
         return LayerInput(self.dropout, self.seeds[layer], int(self._begins[chunk]))

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from weft.runtime.train.offload import CopyEngine, Copying
 
 #: The error message of a second unpack.
-TWICE = "what a stage had recomputed or offloaded was asked for twice: it goes backward once for each forward"
+TWICE = "a recomputed or offloaded tensor of a stage was unpacked twice: a stage goes backward once for each forward"
 
 
 class Unpackable(Protocol):
