@@ -275,8 +275,7 @@ def test_a_stage_goes_backward_once(gpt: tuple[Captured, Purity, Tensor]) -> Non
     captured, purity, ids = gpt
     stage = apply_decisions(CapturedCut(captured, []).stages().modules[0],
                             drawn(captured, purity, lambda: "recompute"), {})
-    loss = stage(ids)[0].sum()
-    loss.backward(retain_graph=True)
+    (loss := stage(ids)[0].sum()).backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="goes backward once for each forward"):
         loss.backward()
     captured.model.zero_grad()
