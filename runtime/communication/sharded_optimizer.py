@@ -38,20 +38,19 @@ class ShardedOptimizer(torch.optim.Optimizer):
             loss(module(x), y).backward()
             optimizer.step()
 
-    It replaces ``DistributedDataParallel`` and a plain optimizer: each rank runs the backward of its part of the batch
-    (of the mean loss), and :meth:`step` updates the weights as the plain rule would with the mean gradient. All ranks
-    make it together, and rank 0's weights are the initial ones; buffers, and untrained parameters, are each rank's own.
+    It replaces ``DistributedDataParallel`` and an optimizer: each rank runs the backward of the mean loss of its part
+    of the batch, and :meth:`step` updates the weights by the rule with the mean gradient. All ranks create it together
+    and start with rank 0's weights; buffers and untrained parameters are not synchronised.
 
     ``rule``: ``"adam"``, ``"adamw"`` (as in torch) or ``"lamb"``. Its ``options``, ``lr``, ``betas``, ``eps`` and
-    ``weight_decay``, have the defaults that were published for it. ``options_of`` gives a parameter, by its name, other
-    ones than all have (such as no decay for biases).
-    ``clip_norm``: the largest norm of the mean gradient of all parameters. ``bucket_bytes``: how much is summed at
-    once. ``timeout``: seconds that a collective waits for other ranks.
+    ``weight_decay``, have the published defaults. ``options_of``: returns other options for a parameter, by its name
+    (such as no decay for biases). ``clip_norm``: the largest norm of the mean gradient of all parameters.
+    ``bucket_bytes``: the size of a bucket. ``timeout``: seconds that a collective waits for other ranks.
 
-    Gradients are moved out: ``.grad`` is ``None`` after the backward. Of several backwards a step, all but the last run
-    within :meth:`accumulating`. Between :meth:`step` and the next forward, call :meth:`wait` before reading parameters
-    yourself; saving and loading the module's state dict do. So must a forward that reads a child module's parameters
-    before it calls that child. Copies of the module have no optimizer.
+    ``.grad`` is ``None`` after the backward, as gradients are moved into buckets. With several backwards per step, all
+    but the last run within :meth:`accumulating`. Between :meth:`step` and the next forward, call :meth:`wait` before
+    reading parameters; saving and loading the module's state dict do so. A forward that reads a child module's
+    parameters before it calls that child must call it, too. Copies of the module have no optimizer.
 
     Raises ``ValueError`` for invalid options, a module without parameters to train or already with such an optimizer,
     ranks with other parameters or options, and where no process group is initialised.
