@@ -24,7 +24,7 @@ _Computes = Callable[[UnitGraph, int], bool]
 
 
 def singles(graph: UnitGraph) -> Iterator[Collection[int]]:
-    """Each unit by itself."""
+    """Each unit as a part."""
     for unit in range(len(graph.units)):
         yield (unit,)
 

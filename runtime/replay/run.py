@@ -55,7 +55,7 @@ class Trainer:
 
     @classmethod
     def of(cls, plan: Plan, session: Session, training: Training, allowed: Allowed | None) -> Trainer:
-        """The trainer of rank ``session.rank``. All ranks must make theirs together.
+        """The trainer of rank ``session.rank``. All ranks must create theirs together.
 
         Raises :class:`~weft.runtime.ranks.session.SessionError` for stages other than the plan's, unless ``allowed``
         (:mod:`weft.runtime.train.agreement`).

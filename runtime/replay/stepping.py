@@ -50,7 +50,7 @@ class Running:
 class Stepping:
     """Rank ``session.rank`` of ``plan`` with ``training``, without its optimizer.
 
-    All ranks make theirs together, and call :meth:`step` and :meth:`replay` together. Raises
+    All ranks create theirs together, and call :meth:`step` and :meth:`replay` together. Raises
     :class:`~weft.runtime.ranks.session.SessionError` for stages other than the plan's.
     """
 

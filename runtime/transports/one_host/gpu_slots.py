@@ -101,7 +101,7 @@ def _module() -> Any:
 
 
 class SymmetricSlots:
-    """The slots of this rank and of its peers. All ranks must make theirs together; raises
+    """The slots of this rank and of its peers. All ranks must create theirs together; raises
     :class:`~weft.runtime.transports.interface.TransportError` on all ranks where one cannot."""
 
     def __init__(self, session: Session, tables: Sequence[BufferTable]) -> None:

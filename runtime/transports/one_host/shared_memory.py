@@ -160,7 +160,7 @@ def can_share() -> bool:
 
 
 class _Memories:
-    """The shared memory of this rank and of its peers, mapped. All ranks must make theirs together, and all fail if one
+    """The shared memory of this rank and of its peers, mapped. All ranks create theirs together, and all fail if one
     does.
 
     ``pids`` are the peers' processes; ``readers``, the peers that may read all of this process's memory.
