@@ -35,16 +35,16 @@ from weft.app.pipeline.run.pipe import PipelineEngine
 from weft.app.pipeline.run.shapes import Recapture
 from weft.runtime.backends.stages import stages_by
 from weft.runtime.by_modules.trace import trace
+from weft.runtime.captured.capture_cache import cached_capture
 from weft.runtime.captured.captured import Captured, CaptureError, is_on_meta
 from weft.runtime.captured.cut import BATCH
 from weft.runtime.captured.division import Goal, InputLeaf, ModelDivision
 from weft.runtime.captured.inputs.batch import BatchLayout, micro_batch
 from weft.runtime.captured.inputs.batch_dims import Dims, dims_of, leaves_of, positional_names, target_dim
-from weft.runtime.captured.looks import looked_at
 from weft.runtime.captured.loss import learning, require_own
 from weft.runtime.captured.materials import Materials
+from weft.runtime.captured.metadata_reads import used_parameters
 from weft.runtime.captured.purity import Purity
-from weft.runtime.captured.remembered import captured_or_remembered
 from weft.runtime.checkpoint.weights import named_tensors
 from weft.runtime.plan.plan import Plan
 from weft.runtime.ranks.session import Session, SessionError, join
@@ -133,7 +133,7 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
         module, session.device, options.state, options.materialise, {name: v.dtype for name, v in full.items()})
     captured = _captured(module, [micro_batch((args, kwargs), count, dims, i) for i in range(count)], options, session)
     unread = captured.unread()
-    looked = looked_at(module, part_args, part_kwargs) if unread and materials is None else set()
+    looked = used_parameters(module, part_args, part_kwargs) if unread and materials is None else set()
     if (lost := [name for name in unread if name not in looked]) and not options.allow_unread:
         raise CaptureError(f"no operator reads the parameters {some(lost, 3)}: freeze them with requires_grad_(False), "
                            "or pass allow_unread=True, and they stay as they are")
@@ -217,7 +217,7 @@ def _captured(module: nn.Module, parts: Sequence[tuple[tuple[Any, ...], dict[str
         if options.split is not None:
             return trace(module, parts, options.split)
         args, kwargs = real(parts[0], session.device)
-        return captured_or_remembered(module, args, kwargs, session.device, cache_folder(options.cache))
+        return cached_capture(module, args, kwargs, session.device, cache_folder(options.cache))
 
 
 def _require_plain(module: object, options: PipelineOptions, device: torch.device) -> None:
