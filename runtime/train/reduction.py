@@ -264,14 +264,24 @@ class Reduction:
             yield _Summed(flat, bucket, users)
 
     def _sum_tie(self, tie: Tie, instruction: Reduce) -> None:
-        total = torch.zeros_like(self._gradient(tie.parameters[0]))
-        for parameter in tie.added:
+        used = any((holder := self._holder(parameter)).grad is not None and not self._is_unused(holder)
+                   for parameter in tie.added)
+        gradient = self._gradient(tie.parameters[0])
+        flat = torch.zeros(local_of(gradient).numel() + 1, dtype=gradient.dtype, device=gradient.device)
+        total = lying_in(flat[:-1], gradient)
+        for parameter in tie.added if used else ():
             total += self._gradient(parameter)
+        if used:
+            flat[-1:].fill_(1)  # nothing is copied from the device
         if tie.ranks:
             self.session.doing(f"summing the gradients of tied parameters ({instruction})", tie.ranks)
-            dist.all_reduce(local_of(total), group=self.session.group(tie.ranks))
+            dist.all_reduce(flat, group=self.session.group(tie.ranks))
+        is_used = used or bool(flat[-1])
         for parameter in tie.parameters:
-            self._gradient(parameter).copy_(total)
+            if is_used:
+                self._gradient(parameter).copy_(total)
+            elif not self._flat:
+                self._holder(parameter).grad = None
 
     def _holder(self, parameter: nn.Parameter) -> nn.Parameter:
         """The parameter with the gradient of ``parameter``."""

@@ -46,5 +46,5 @@ def test_a_batch_of_one_may_lack_what_repeats_a_tensor() -> None:
         x, modules = torch.ones(1, 1, 4), found.stages((0, 1)).modules
         assert torch.equal(modules[1](*modules[0](x))[0], model(x))
         longer = captured(1, 6)
-        with pytest.raises(CaptureError, match="something else for this shape: tanh .* in place of nothing"):
+        with pytest.raises(CaptureError, match=r"something else for this shape: tanh .* in place of nothing"):
             divided_alike(longer, wanted, Purity(longer))
