@@ -264,21 +264,17 @@ class Reduction:
             yield _Summed(flat, bucket, users)
 
     def _sum_tie(self, tie: Tie, instruction: Reduce) -> None:
-        used = any((holder := self._holder(parameter)).grad is not None and not self._is_unused(holder)
-                   for parameter in tie.added)
-        gradient = self._gradient(tie.parameters[0])
-        flat = torch.zeros(local_of(gradient).numel() + 1, dtype=gradient.dtype, device=gradient.device)
-        total = lying_in(flat[:-1], gradient)
-        for parameter in tie.added if used else ():
-            total += self._gradient(parameter)
-        if used:
-            flat[-1:].fill_(1)  # nothing is copied from the device
+        added = [g for p in tie.added if (g := self._holder(p).grad) is not None and not self._is_unused(self._holder(p))]
+        local = local_of(gradient := self._gradient(tie.parameters[0]))
+        flat = local.new_full((local.numel() + 1,), float(bool(added)))  # the last: how many ranks added something
+        total = lying_in(flat[:-1], gradient).zero_()
+        for each in added:
+            total += each
         if tie.ranks:
             self.session.doing(f"summing the gradients of tied parameters ({instruction})", tie.ranks)
             dist.all_reduce(flat, group=self.session.group(tie.ranks))
-        is_used = used or bool(flat[-1])
         for parameter in tie.parameters:
-            if is_used:
+            if added or flat[-1]:
                 self._gradient(parameter).copy_(total)
             elif not self._flat:
                 self._holder(parameter).grad = None

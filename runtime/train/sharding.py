@@ -200,6 +200,7 @@ class _Shell(nn.Module):
             parameter.grad = None
         self([*gradients, gradients[0].new_tensor(used).expand_as(self.uses)]).backward()
         if not all(used):  # by none of the copies, it has none
+            assert self.summed.grad is not None
             for share, count in zip(self.shares, local_of(self.summed.grad)[0].tolist(), strict=True):
                 share.grad = share.grad if count else None
         self.summed.grad = None

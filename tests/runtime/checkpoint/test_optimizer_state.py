@@ -149,9 +149,11 @@ def test_what_cannot_be_saved_or_given_is_said() -> None:
 
 
 def test_the_optimizer_that_accelerate_has_wrapped_is_what_is_saved() -> None:
+    class AcceleratedOptimizer(torch.optim.Optimizer):
+        def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+            self.optimizer, self.param_groups = optimizer, optimizer.param_groups
+
     plain = torch.optim.AdamW([nn.Parameter(torch.ones(2))])
-    kind = type("AcceleratedOptimizer", (torch.optim.Optimizer,), {"__init__": lambda self, own: vars(self).update(
-        optimizer=own), "param_groups": property(lambda self: self.optimizer.param_groups)})
-    wrapped: Any = kind(plain)
+    wrapped = AcceleratedOptimizer(plain)
     assert own_part(wrapped) is plain
     assert state_of(wrapped, {id(plain.param_groups[0]["params"][0]): "w"}).kind == "AdamW"
