@@ -264,7 +264,7 @@ class Reduction:
             yield _Summed(flat, bucket, users)
 
     def _sum_tie(self, tie: Tie, instruction: Reduce) -> None:
-        added = [g for p in tie.added if (g := self._holder(p).grad) is not None and not self._is_unused(self._holder(p))]
+        added = [p.grad for p in map(self._holder, tie.added) if p.grad is not None and not self._is_unused(p)]
         local = local_of(gradient := self._gradient(tie.parameters[0]))
         flat = local.new_full((local.numel() + 1,), float(bool(added)))  # the last: how many ranks added something
         total = lying_in(flat[:-1], gradient).zero_()
