@@ -24,6 +24,8 @@ from weft.solver.io.entries import Entry, FormatError, read_json
 CHECKPOINT_FORMAT = "weft.checkpoint/3"
 #: The earlier formats: without checksums, and the first without replicas, which for one replica makes no difference.
 UNCHECKED_FORMATS = ("weft.checkpoint/2", "weft.checkpoint/1")
+#: The endings of files with tensors, all of which a marker lists.
+TENSORS = (".distcp", ".safetensors")
 MARKER = "complete.json"
 
 
@@ -207,9 +209,10 @@ def marker_of(path: Path, unchecked: bool = False, wanted: str = CHECKPOINT_FORM
 
 def fault_of(path: Path, marker: Marker, names: Iterable[str], before: Callable[[str], None]) -> str | None:
     """A sentence on the first file that differs from ``marker``, or ``None``. All files must exist with their sizes,
-    and no others; the contents of ``names`` are compared too, and ``before`` is called for each."""
+    and no others with tensors (a user may add a ``config.json``); the contents of ``names`` are compared too, and
+    ``before`` is called for each."""
     try:
-        there = {file.name for file in path.iterdir()} - {MARKER}
+        there = {file.name for file in path.iterdir() if file.suffix in TENSORS or file.name in marker.files}
         for name in sorted(there ^ set(marker.files)):
             return damaged(f"{path / name}: " + (f"is not among the files in {MARKER}" if name in there else
                                                   "is missing"))

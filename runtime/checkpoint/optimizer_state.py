@@ -108,8 +108,10 @@ class OptimizerState(NamedTuple):
 
 
 def own_part(optimizer: Optimizer) -> Optimizer:
-    """The optimizer of this process's part of the parameters: ``optimizer``, or the local optimizer of torch's
-    ``ZeroRedundancyOptimizer``, which shards states over replicas."""
+    """The optimizer of this process's part of the parameters: ``optimizer``, the local optimizer of torch's
+    ``ZeroRedundancyOptimizer``, which shards states over replicas, or the one that accelerate has wrapped."""
+    if type(optimizer).__name__ == "AcceleratedOptimizer":
+        return own_part(optimizer.optimizer)  # type: ignore[attr-defined]
     found = getattr(optimizer, "optim", None)
     return found if divides(optimizer) and isinstance(found, Optimizer) else optimizer
 

@@ -25,7 +25,7 @@ from weft.app.pipeline.lib.meta import numbers_for, real
 from weft.app.pipeline.lib.options import PipelineOptions
 from weft.app.pipeline.lib.precision import autocasting, lowered, require_types, typed
 from weft.app.pipeline.lib.running import require_compile
-from weft.app.pipeline.lib.split import Model, divided, require_alike, require_split, with_values
+from weft.app.pipeline.lib.split import Model, divided, divided_alike, require_split, with_values
 from weft.app.pipeline.planning.backends import require_backends
 from weft.app.pipeline.planning.decide import Example, decide
 from weft.app.pipeline.planning.frozen import require_backwards
@@ -197,9 +197,7 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
             if isinstance(again, Captured):
                 again.require_fixed()
             again = treated_as_planned(again, plan, tree_flatten(parts[0])[0], dims)
-            found = divided(again, places, Purity(again, options.light) if isinstance(again, Captured) else None)
-            require_alike(found, own)
-            return found
+            return divided_alike(again, own, Purity(again, options.light) if isinstance(again, Captured) else None)
 
         return own, recapture
 
