@@ -1,7 +1,7 @@
 """The names of a schedule's operations: those of the blocks and micro-batches that its user wrote.
 
-A schedule of rounds (:mod:`weft.solver.wide.run`) runs copies of blocks; messages name the wide problem's blocks, their
-jobs' micro-batches, and the classes of these.
+A schedule of rounds (:mod:`weft.solver.problem.rounds`) runs copies of blocks; messages name the blocks that these are
+copies of, their jobs' micro-batches, and the classes of these.
 """
 
 from __future__ import annotations

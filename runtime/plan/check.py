@@ -33,7 +33,7 @@ from typing import NoReturn
 
 from weft.runtime.plan.program import Instruction, Program, ProgramError, Recv, Reduce, Send, Vocabulary, Work
 from weft.solver.problem import Problem
-from weft.solver.wide.run import Rounds
+from weft.solver.problem.rounds import Rounds
 
 GRID_REACH = 3  # number of steps that an error shows before and after the fault
 RANK_REACH = 4  # the same for ranks

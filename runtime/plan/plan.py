@@ -5,10 +5,10 @@ predicted, in the problem's time unit; ``stages``, the rank of every stage (a li
 where the blocks are not stages; ``ranks[]``, each ``{device, instructions}``; ``solver``, the origin of the schedule.
 An instruction is ``{"do": "SEND 0F0>1"}``, or with the predicted times of a computation ``{"do": "0F0", "start": 0,
 "end": 1.5}``. Where devices have lanes, ``ranks[]`` has an entry for each device that is not a lane, with ``lanes``,
-the names of its lanes. A plan of rounds (:mod:`weft.solver.wide.run`) has the ``problem`` and the ``micro_batches`` of
-a schedule file with jobs or classes, and its instructions name blocks and micro-batches as that file does. It may have
-``signatures``: per stage, a hash of its module (:mod:`weft.runtime.checkpoint.signature`); and ``shared``: the sets of
-stages that share parameters, as lists.
+the names of its lanes. A plan of rounds (:mod:`weft.solver.problem.rounds`) has the ``problem`` and ``micro_batches``
+of a schedule file with jobs or classes, and its instructions name blocks and micro-batches as that file does. It may
+have ``signatures``: per stage, a hash of its module (:mod:`weft.runtime.checkpoint.signature`); and ``shared``: the
+sets of stages that share parameters, as lists.
 
 A file ``weft.plan/1`` has no REDUCE instructions and no ``shared``; reading adds them.
 """
@@ -38,13 +38,13 @@ from weft.runtime.plan.program import (
     parse_instruction,
 )
 from weft.solver.io.entries import Entry, FormatError, read_json, require_format
-from weft.solver.io.problem_files import any_problem_from_json, problem_to_json
+from weft.solver.io.problem_files import problem_from_json, problem_to_json
 from weft.solver.io.provenance import check_provenance
 from weft.solver.io.schedule_files import rounds_from_json
 from weft.solver.io.writing import write_atomically
 from weft.solver.problem import BlockKind, Problem
+from weft.solver.problem.rounds import Rounds
 from weft.solver.schedule import Operation, Schedule
-from weft.solver.wide.run import Rounds
 
 PLAN_FORMAT = "weft.plan/2"
 WITHOUT_REDUCTIONS = "weft.plan/1"
@@ -260,10 +260,10 @@ def plan_from_json(value: Any, where: str = "plan") -> Plan:
         require_format(entry, PLAN_FORMAT)
     entry.allow("format", "problem", "micro_batches", "makespan", "stages", "ranks", "solver", "signatures",
                 *["shared"] * reduces)
-    listed = any_problem_from_json(entry.get("problem"), f"{where}: problem")
+    listed = problem_from_json(entry.get("problem"), f"{where}: problem")
     items = list(entry.list("ranks"))
     rounds = None
-    if isinstance(listed, Problem):
+    if listed.is_plain:
         problem, micro_batches = listed, entry.count("micro_batches", minimum=1)
     else:
         rounds = rounds_from_json(entry, listed, sum(1 for item in items for _ in item.list("instructions")))

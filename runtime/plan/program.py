@@ -51,7 +51,7 @@ from typing import NamedTuple, TypeAlias
 from weft.runtime.plan.stage_graph import LETTERS, NotAStageGraph, StageGraph
 from weft.solver.pipeline import NotAPipeline, Pipeline
 from weft.solver.problem import Problem
-from weft.solver.wide.run import Rounds
+from weft.solver.problem.rounds import Rounds
 
 
 @dataclass(frozen=True)

@@ -29,12 +29,11 @@ from weft.runtime.plan.plan import Plan, plan_of
 from weft.runtime.plan.program import BlockWork, ProgramError, Reduce, Work
 from weft.solver.late import nx
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
+from weft.solver.problem.rounds import Rounds
 from weft.solver.schedule import Operation, Schedule
-from weft.solver.wide.block import WideBlock
-from weft.solver.wide.run import Rounds
 
 
-def stages_plan(plan: Plan, rounds: Rounds, job: str, blocks: Sequence[WideBlock]) -> JobPlan:
+def stages_plan(plan: Plan, rounds: Rounds, job: str, blocks: Sequence[Block]) -> JobPlan:
     """The stages of ``blocks`` of ``job``, on the ranks that run any of them.
 
     Raises :class:`~weft.runtime.plan.program.ProgramError` for blocks that are not stages.
@@ -58,7 +57,7 @@ def stages_plan(plan: Plan, rounds: Rounds, job: str, blocks: Sequence[WideBlock
                    everything, (), 1, count, durations_of(blocks))
 
 
-def _alone(plan: Plan, rounds: Rounds, job: str, blocks: Sequence[WideBlock]) -> Problem:
+def _alone(plan: Plan, rounds: Rounds, job: str, blocks: Sequence[Block]) -> Problem:
     """The job's blocks as a problem, on the devices that it uses."""
     used = sorted({device for block in blocks for device in block.devices})
     place = {device: number for number, device in enumerate(used)}
@@ -95,7 +94,7 @@ def job_plans(plan: Plan) -> tuple[JobPlan, ...]:
     return tuple(found)
 
 
-def data_parallel_plan(plan: Plan, rounds: Rounds, job: str, blocks: Sequence[WideBlock]) -> JobPlan:
+def data_parallel_plan(plan: Plan, rounds: Rounds, job: str, blocks: Sequence[Block]) -> JobPlan:
     """The training of ``job``, a step of which is ``blocks``, by itself.
 
     Raises :class:`~weft.runtime.plan.program.ProgramError` for blocks that are not such a training.
@@ -124,7 +123,7 @@ def data_parallel_plan(plan: Plan, rounds: Rounds, job: str, blocks: Sequence[Wi
                    durations_of(blocks))
 
 
-def _computes(plan: Plan, job: str, block: WideBlock, ranks: Sequence[int]) -> bool:
+def _computes(plan: Plan, job: str, block: Block, ranks: Sequence[int]) -> bool:
     """Whether the block computes on all ``ranks`` of the job; False for one on a lane of each alone."""
     devices = plan.problem.devices
     gpus = [d for d in block.devices if devices[d].lane_of is None]
@@ -136,12 +135,12 @@ def _computes(plan: Plan, job: str, block: WideBlock, ranks: Sequence[int]) -> b
     return bool(gpus)
 
 
-def _ranks(plan: Plan, block: WideBlock) -> tuple[int, ...]:
+def _ranks(plan: Plan, block: Block) -> tuple[int, ...]:
     assert plan.rounds is not None
     return plan.vocabulary.ranks.of_block(plan.rounds.joined(plan.rounds.number[block.name], 0)[0])
 
 
-def _require_nothing_behind_sums(job: str, computing: Sequence[WideBlock], names: set[str]) -> None:
+def _require_nothing_behind_sums(job: str, computing: Sequence[Block], names: set[str]) -> None:
     for block in computing:
         for wait in block.after:
             if wait.distance == 0 and wait.block not in names:
@@ -149,7 +148,7 @@ def _require_nothing_behind_sums(job: str, computing: Sequence[WideBlock], names
                                    "communication inside it, which data parallel training has not; use --emulate")
 
 
-def _accumulating(plan: Plan, job: str, computing: Sequence[WideBlock]) -> tuple[WideBlock | None, int]:
+def _accumulating(plan: Plan, job: str, computing: Sequence[Block]) -> tuple[Block | None, int]:
     """The block for all micro-batches of a step but the last, and the number of micro-batches including the last."""
     told: Any = plan.solver.get("share")
     jobs = told.get("jobs", ()) if isinstance(told, Mapping) else ()
@@ -161,7 +160,7 @@ def _accumulating(plan: Plan, job: str, computing: Sequence[WideBlock]) -> tuple
     return others[0], count
 
 
-def _alone_plan(plan: Plan, rounds: Rounds, job: str, passing: Sequence[WideBlock], count: int) -> Plan:
+def _alone_plan(plan: Plan, rounds: Rounds, job: str, passing: Sequence[Block], count: int) -> Plan:
     """A step of ``count`` micro-batches on one device, one after another, each in the order of the plan."""
     names = {block.name for block in passing}
     blocks = []
@@ -203,7 +202,7 @@ def _order(plan: Plan, job: str, names: Sequence[str]) -> list[str]:
     return found or []
 
 
-def _before(blocks: Sequence[WideBlock]) -> dict[str, set[str]]:
+def _before(blocks: Sequence[Block]) -> dict[str, set[str]]:
     """Per block, the blocks of the same step that end before it starts."""
     graph: nx.DiGraph[str] = nx.DiGraph()
     graph.add_nodes_from(block.name for block in blocks)
@@ -276,9 +275,9 @@ class JobPlan:
         return found
 
 
-def durations_of(blocks: Sequence[WideBlock]) -> dict[str, float]:
+def durations_of(blocks: Sequence[Block]) -> dict[str, float]:
     """The duration of each of a job's blocks, by name; jobs have no classes."""
-    return {block.name: block.duration for block in blocks if not isinstance(block.duration, Mapping)}
+    return {block.name: block.duration for block in blocks}
 
 
 def orders_of(plan: Plan, rank: int) -> dict[int, list[Key]]:

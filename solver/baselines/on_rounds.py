@@ -23,12 +23,10 @@ from weft.solver.baselines.lib.base import Row
 from weft.solver.baselines.rivals.round_list import RoundList
 from weft.solver.control.clock import checkpoint
 from weft.solver.judge.validate import validate, violations
-from weft.solver.problem import Number, Problem
+from weft.solver.problem import Block, Number, Problem
+from weft.solver.problem.rounds import Rounds
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.timing import DeadlockError, Orders, time_orders
-from weft.solver.wide.block import WideBlock
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Rounds
 
 
 def known_on_rounds(rounds: Rounds) -> dict[str, Schedule]:
@@ -173,7 +171,7 @@ def stand_ins(rounds: Rounds, job: str | None) -> list[Problem]:
     run = rounds.run
     classes = run.classes[job]
 
-    def mean(block: WideBlock) -> Number:
+    def mean(block: Block) -> Number:
         values = [block.of_class(name).duration for name in classes]
         if len(set(values)) == 1:
             return values[0]
@@ -184,13 +182,13 @@ def stand_ins(rounds: Rounds, job: str | None) -> list[Problem]:
     return [_of_job(rounds.wide, job, mean, name) for name in likely]
 
 
-def _taken(wide: WideProblem, job: str | None, name: str | None) -> float:
+def _taken(wide: Problem, job: str | None, name: str | None) -> float:
     """The memory that a micro-batch takes on all devices, workspace included."""
     return sum(max(amount, 0) for block in wide.blocks if block.job == job
                for plain in [block.of_class(name)] for amount in (*plain.memory, *plain.workspace))
 
 
-def _of_job(wide: WideProblem, job: str | None, duration: Callable[[WideBlock], Number], name: str | None) -> Problem:
+def _of_job(wide: Problem, job: str | None, duration: Callable[[Block], Number], name: str | None) -> Problem:
     """The blocks of ``job`` of class ``name``, with other durations."""
     blocks = tuple(replace(block.of_class(name), duration=duration(block)) for block in wide.blocks if block.job == job)
     return Problem(wide.name, wide.devices, blocks, wide.links, wide.time_unit, wide.memory_unit)

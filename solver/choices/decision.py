@@ -17,10 +17,10 @@ from weft.solver.cpsat.budget import Budget
 from weft.solver.orders.climb import judged
 from weft.solver.orders.local_search import LocalSearch
 from weft.solver.problem import Problem, ProblemError
+from weft.solver.problem.rounds import Rounds
 from weft.solver.schedule import Schedule
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import DeadlockError, Orders
-from weft.solver.wide.run import Rounds
 
 #: The number of neighbours that the order is carried to at a time, from which the best ones are taken first.
 _AT_ONCE = 8

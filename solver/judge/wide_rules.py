@@ -1,12 +1,12 @@
-"""A schedule in rounds, judged as a schedule of the wide problem: micro-batches of jobs, each of its class.
+"""A schedule in rounds, judged as one of the problem that it is written of: micro-batches of jobs, each of its class.
 
 A schedule with jobs or classes is written down as one of a plain problem whose micro-batches are rounds
-(:mod:`weft.solver.wide.run`). The judge compares it with the wide problem itself. A round has p micro-batches of a job,
-so copy c of a block in round r stands for its micro-batch r p + c. The name of a block of the plain problem states
-which copy it is (the block's own name, and from two a round on a mark of stars and the copy's number). From there on
-rounds play no part. Every micro-batch's block becomes a block of its own, with the costs of its class; it waits for the
-micro-batches that its waits name, each transfer with the length for the class of its source. The rules are those of
-:mod:`weft.solver.judge.validate`:
+(:mod:`weft.solver.problem.rounds`). The judge compares it with the problem of jobs and classes itself. A round has p
+micro-batches of a job, so copy c of a block in round r stands for its micro-batch r p + c. The name of a block of the
+plain problem states which copy it is (the block's own name, and from two a round on a mark of stars and the copy's
+number). From there on rounds play no part. Every micro-batch's block becomes a block of its own, with the costs of its
+class; it waits for the micro-batches that its waits name, each transfer with the length for the class of its source.
+The rules are those of :mod:`weft.solver.judge.validate`:
 
 - every block of every micro-batch 0 .. N-1 of its job occurs once and lasts as long as its class requires;
 - devices, lanes and links carry one at a time; memory suffices with the amounts of the classes, added exactly;
@@ -28,10 +28,8 @@ from weft.solver.judge.case import JudgedCase, sound_operations
 from weft.solver.judge.choice_rules import block_of, lag_of, shown, unknown_class
 from weft.solver.judge.order_rules import check_all
 from weft.solver.problem import Block, Dependency, Number, Problem
+from weft.solver.problem.rounds import Run
 from weft.solver.schedule import Operation, Schedule
-from weft.solver.wide.block import WideBlock
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Run
 
 #: The suffix of a block's name that says which copy a block of the plain problem is.
 _COPY = re.compile(r"\*+(\d+)")
@@ -63,12 +61,12 @@ def wide_operations(schedule: Schedule) -> list[tuple[int, int, float, float]]:
 # -- what is claimed of the plain problem ------------------------------------------------------------------------
 
 
-def _share(run: Run, block: WideBlock) -> int:
+def _share(run: Run, block: Block) -> int:
     """Micro-batches of the block's job in a round."""
     return len(run.classes[block.job]) // run.rounds
 
 
-def _check_run(schedule: Schedule, wide: WideProblem, run: Run) -> Iterator[str]:
+def _check_run(schedule: Schedule, wide: Problem, run: Run) -> Iterator[str]:
     for choice in wide.choices:
         yield f"the choice {choice!r} is open, a schedule is one of a problem with all choices made"
     if schedule.micro_batches != run.rounds:
@@ -83,7 +81,7 @@ def _check_run(schedule: Schedule, wide: WideProblem, run: Run) -> Iterator[str]
             yield f"block {block.name!r}: {unknown}"
 
 
-def _meanings(problem: Problem, wide: WideProblem, run: Run) -> dict[int, tuple[int, int]]:
+def _meanings(problem: Problem, wide: Problem, run: Run) -> dict[int, tuple[int, int]]:
     """Per block of the plain problem, the wide block and the copy that its name states."""
     singles = {block.name: i for i, block in enumerate(wide.blocks) if _share(run, block) == 1}
     several = {block.name: i for i, block in enumerate(wide.blocks) if _share(run, block) > 1}
@@ -100,11 +98,11 @@ def _meanings(problem: Problem, wide: WideProblem, run: Run) -> dict[int, tuple[
     return found
 
 
-def _is_mark(mark: str, wide: WideProblem) -> bool:
+def _is_mark(mark: str, wide: Problem) -> bool:
     return not any(mark in block.name for block in wide.blocks)
 
 
-def _check_plain(problem: Problem, wide: WideProblem, run: Run) -> Iterator[str]:
+def _check_plain(problem: Problem, wide: Problem, run: Run) -> Iterator[str]:
     """Whether ``problem`` is ``wide`` in rounds: its blocks are the copies, with the waits of the originals."""
     if (problem.devices, problem.links, problem.time_unit, problem.memory_unit) != (
             wide.devices, wide.links, wide.time_unit, wide.memory_unit):
@@ -131,7 +129,7 @@ def _check_plain(problem: Problem, wide: WideProblem, run: Run) -> Iterator[str]
             yield from _check_copy(problem, number, wide, run, place, numbers)
 
 
-def _check_copy(problem: Problem, number: int, wide: WideProblem, run: Run, place: tuple[int, int],
+def _check_copy(problem: Problem, number: int, wide: Problem, run: Run, place: tuple[int, int],
                 numbers: Mapping[tuple[int, int], int]) -> Iterator[str]:
     plain, block, c = problem.blocks[number], wide.blocks[place[0]], place[1]
     share, row = _share(run, block), run.classes[block.job]
@@ -157,7 +155,7 @@ def _check_copy(problem: Problem, number: int, wide: WideProblem, run: Run, plac
 # -- the operations themselves -----------------------------------------------------------------------------------
 
 
-def _check_operations(schedule: Schedule, wide: WideProblem, run: Run) -> Iterator[str]:
+def _check_operations(schedule: Schedule, wide: Problem, run: Run) -> Iterator[str]:
     """The operations that are not well-formed."""
     meaning = _meanings(schedule.problem, wide, run)
     for block, m, start, end in checked(schedule.operations, 4096):
@@ -176,7 +174,7 @@ def _check_operations(schedule: Schedule, wide: WideProblem, run: Run) -> Iterat
                    f"{end}, times are finite")
 
 
-def _of(block: WideBlock) -> str:
+def _of(block: Block) -> str:
     return "" if block.job is None else f" of job {block.job!r}"
 
 
@@ -184,12 +182,12 @@ def _of(block: WideBlock) -> str:
 class _WideCase(JudgedCase):
     """A case of one micro-batch whose blocks are the blocks of all micro-batches of all jobs."""
 
-    wide: WideProblem
+    wide: Problem
     #: Per block of the case, which wide block it is, of which micro-batch of its job.
     numbers: list[tuple[int, int]]
 
     @classmethod
-    def of_run(cls, schedule: Schedule, wide: WideProblem, run: Run) -> _WideCase:
+    def of_run(cls, schedule: Schedule, wide: Problem, run: Run) -> _WideCase:
         """The case of ``schedule``, with its well-formed operations."""
         numbers = [(i, m) for i, block in enumerate(wide.blocks) for m in range(len(run.classes[block.job]))]
         blocks = tuple(_blocks(wide, run))
@@ -229,7 +227,7 @@ class _WideCase(JudgedCase):
         return self.called(operation.block, self.numbers[operation.block][1])
 
 
-def _blocks(wide: WideProblem, run: Run) -> Iterator[Block]:
+def _blocks(wide: Problem, run: Run) -> Iterator[Block]:
     """A block for every micro-batch of every block, in this order; a wait for a micro-batch before the first is
     dropped."""
     for i, block in enumerate(checked(wide.blocks, 16)):

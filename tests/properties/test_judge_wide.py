@@ -23,9 +23,8 @@ from weft.solver.judge.choice_rules import violations_of_choice
 from weft.solver.judge.claims import judge_claims
 from weft.solver.judge.validate import peaks, violations
 from weft.solver.judge.wide_rules import wide_operations
-from weft.solver.wide.block import WideBlock
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Rounds, Run
+from weft.solver.problem import Block, Problem, per_class
+from weft.solver.problem.rounds import Rounds, Run
 
 SEEDS = st.integers(0, 10**6)
 
@@ -95,8 +94,9 @@ def test_what_the_search_gives_is_valid_and_its_file_true(seed: int, objective: 
 def two_jobs() -> Schedule:
     """Three rounds of two micro-batches of one job and one of another, every round 8 after the one before."""
     device = Device("gpu")
-    wide = WideProblem("two", (device,), (WideBlock("a", BlockKind.OTHER, (0,), {"s": 1, "l": 3}, (0,), job="one"),
-                                          WideBlock("b", BlockKind.OTHER, (0,), 4, (0,), job="two")))
+    wide = Problem("two", (device,), (
+        Block("a", BlockKind.OTHER, (0,), **per_class(duration={"s": 1, "l": 3}), job="one"),
+        Block("b", BlockKind.OTHER, (0,), 4, job="two")))
     rounds = Rounds(wide, Run.of(wide, {"one": ["s", "l"] * 3, "two": 3}))
     row = [(i, m) for m in range(3) for i in range(3)]
     return Schedule(rounds.problem, 3, time_orders(rounds.problem, 3, [row]), 24.0, 8.0, 8.0, Repetend(0, 3),
@@ -128,10 +128,10 @@ def test_rounds_that_could_be_shorter_stand_in_the_file(two_jobs: Schedule) -> N
 
 
 def test_what_the_options_leave_nothing_of_is_no_part_of_the_run(tmp_path: Path) -> None:
-    gone = WideBlock("a", BlockKind.OTHER, (0,), {"s": 1, "l": 2}, (0,), when={"how": "x"}, job="one")
-    left = WideBlock("b", BlockKind.OTHER, (0,), 4, (0,), job="two")
-    same = WideBlock("c", BlockKind.OTHER, (0,), 1, (0,), when={"how": "y"}, job="one")
-    of_job = WideProblem("w", (Device("gpu"),), (gone, left, replace(same, job="two")), choices={"how": ("x", "y")})
+    gone = Block("a", BlockKind.OTHER, (0,), **per_class(duration={"s": 1, "l": 2}), when={"how": "x"}, job="one")
+    left = Block("b", BlockKind.OTHER, (0,), 4, (0,), job="two")
+    same = Block("c", BlockKind.OTHER, (0,), 1, (0,), when={"how": "y"}, job="one")
+    of_job = Problem("w", (Device("gpu"),), (gone, left, replace(same, job="two")), choices={"how": ("x", "y")})
     of_class = replace(of_job, blocks=(gone, left, same))
     for whole in (of_job, of_class):
         rounds = Rounds(whole.under({"how": "y"}), Run.of(whole, {"one": ["s", "l", "s"], "two": 2}))

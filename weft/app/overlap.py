@@ -30,9 +30,9 @@ from weft.solver.control.stopping import breakable
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
 from weft.solver.judge.validate import validate
 from weft.solver.portfolio import Candidate, Portfolio
+from weft.solver.problem import Problem
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Progress
-from weft.solver.wide.problem import WideProblem
 
 if TYPE_CHECKING:
     from weft.app.lib.sources import MicroBatches, Source
@@ -191,7 +191,7 @@ class _OverlapSearch(Portfolio[Any]):
                 best = replace(found, choices={**options, **found.choices})
         return best, nothing_fits
 
-    def _solved(self, entry: Candidate[OpenOverlap], problem: WideProblem, limits: SearchOptions, share: float
+    def _solved(self, entry: Candidate[OpenOverlap], problem: Problem, limits: SearchOptions, share: float
                 ) -> Schedule | Infeasible:
         """The best schedule of ``problem``, the placement's or one with fewer options, or the reason why there is
         none."""

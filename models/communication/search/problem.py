@@ -36,9 +36,7 @@ from weft.models.communication.search.chains import (
 )
 from weft.models.communication.search.schedules import ProgramSchedule, schedules
 from weft.solver.control.clock import is_over, watching
-from weft.solver.problem import Device
-from weft.solver.wide.block import Options, WideBlock
-from weft.solver.wide.problem import WideProblem
+from weft.solver.problem import Block, Device, Options, Problem
 
 if TYPE_CHECKING:
     from weft.solver.schedule import Schedule as Found
@@ -55,7 +53,7 @@ class Choices:
     these are all reachable programs except for other fusions, ``every_fusion``: whether every legal fusion is included;
     both are true for given programs."""
 
-    problem: WideProblem
+    problem: Problem
     variants: Mapping[str, ProgramSchedule]
     chains: Mapping[str, tuple[Chain, ...]]
     counts: tuple[int, ...]
@@ -155,7 +153,7 @@ class _Candidates:
             self.best = min(self.best, *(end for _, end in times.values()))
             self.all.append(_Candidate(entry, chains, times))
 
-    def _blocks(self, entry: ProgramSchedule, chains: tuple[Chain, ...], count: int, when: Options) -> list[WideBlock]:
+    def _blocks(self, entry: ProgramSchedule, chains: tuple[Chain, ...], count: int, when: Options) -> list[Block]:
         return ProgramBlocks(in_chunks(entry.program, chains, count), self.prices, self.written, self.index, when).all()
 
     def choices(self, engines: Sequence[Engine], leave_out: bool, tried: int, complete: bool) -> Choices:
@@ -172,8 +170,8 @@ class _Candidates:
                                             {**({VARIANT: name} if len(names) > 1 else {}),
                                              **({CHUNKS: str(count)} if len(counts) > 1 else {})})]
         options = {VARIANT: tuple(names), CHUNKS: tuple(map(str, counts))}
-        problem = WideProblem(self.written.name, _devices(engines), tuple(blocks), time_unit="us",
-                              choices={choice: found for choice, found in options.items() if len(found) > 1})
+        problem = Problem(self.written.name, _devices(engines), tuple(blocks), time_unit="us",
+                          choices={choice: found for choice, found in options.items() if len(found) > 1})
         return Choices(problem, {name: entry.entry for name, entry in zip(names, kept, strict=True)},
                        {name: entry.chains for name, entry in zip(names, kept, strict=True)}, counts, tried, complete)
 

@@ -1,8 +1,9 @@
 """List scheduling of a run of several jobs, or of unequal micro-batches: each with its own times and amounts.
 
-A round is one micro-batch of the plain problem (:class:`~weft.solver.wide.run.Rounds`), so the rules of list scheduling
-for micro-batches are applied to the run's own here: at most so many of *them* are in flight, and a block's urgency is
-that of its place within *them*. With keys, a micro-batch's key is the work of the busiest device in those before it.
+A round is one micro-batch of the plain problem (:class:`~weft.solver.problem.rounds.Rounds`), so the rules of list
+scheduling for micro-batches are applied to the run's own here: at most so many of *them* are in flight, and a block's
+urgency is that of its place within *them*. With keys, a micro-batch's key is the work of the busiest device in those
+before it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from weft.solver.baselines.lib.base import Row
 from weft.solver.baselines.lib.priority_rule import fits_in_order, schedule_by_priority
 from weft.solver.baselines.rivals.greedy import list_schedule, urgencies, widths
 from weft.solver.control.clock import checkpoint
-from weft.solver.wide.run import Rounds
+from weft.solver.problem.rounds import Rounds
 
 #: Intervals between micro-batches' keys, in times of the busiest device's work in them; the number tried of those that
 #: fit.

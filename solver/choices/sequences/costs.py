@@ -30,8 +30,8 @@ from weft.solver.choices.sequences.memory import MemoryNeeds
 from weft.solver.choices.sequences.partial import JobPart, Sequences
 from weft.solver.control.clock import checkpoint
 from weft.solver.late import nx
+from weft.solver.problem import Problem
 from weft.solver.ticks import in_whole_numbers
-from weft.solver.wide.problem import WideProblem
 
 #: Sums of whole numbers up to this are exact in floats; above, the bound is lowered by that share.
 _EXACT, _ROUNDING = 2.0**53, 1e-10
@@ -56,7 +56,7 @@ class Costs:
     """The costs of the blocks of ``wide``, which has no open choices, in each class; and bounds that follow from
     them."""
 
-    def __init__(self, wide: WideProblem) -> None:
+    def __init__(self, wide: Problem) -> None:
         self.wide = wide
         values = [amount for block in wide.blocks for name in self._names(block.job)
                   for plain in [block.of_class(name)] for amount in (plain.duration, *(w.lag for w in plain.after))]
@@ -183,7 +183,7 @@ class _Laid:
         """The longest path through an operation."""
         return float((self.head + self.least + self.tail).max())
 
-    def on(self, wide: WideProblem, device: int) -> list[_Row]:
+    def on(self, wide: Problem, device: int) -> list[_Row]:
         """The rows of blocks that run on ``device``."""
         return [_Row(self.head[k], self.tail[k], self.fixed[k], self.is_open, self.shortest[k], self.longest_of[k])
                 for k, i in enumerate(self.costs.blocks) if device in wide.blocks[i].devices]

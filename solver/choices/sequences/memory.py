@@ -34,7 +34,6 @@ from weft.solver.problem import Problem
 from weft.solver.relations.min_dist import Distances, least_lifetimes
 from weft.solver.ticks import TickProblem
 from weft.solver.values import exact
-from weft.solver.wide.problem import WideProblem
 
 #: The most amounts above half of a device's memory, and the most parts of it, that are tried.
 _MOST_WEIGHTS, _MOST_PARTS = 16, 12
@@ -51,7 +50,7 @@ class _Items:
 class MemoryNeeds:
     """The needs of micro-batches of ``wide``, which has no open choices."""
 
-    def __init__(self, wide: WideProblem) -> None:
+    def __init__(self, wide: Problem) -> None:
         self.wide = wide
 
     def on(self, device: int, partial: Sequences) -> Fraction:

@@ -34,12 +34,10 @@ from weft.solver.choices.sequences.costs import Costs
 from weft.solver.choices.sequences.partial import Sequence as ClassSequence
 from weft.solver.choices.sequences.partial import Sequences
 from weft.solver.late import nx
-from weft.solver.problem import Block, Number
+from weft.solver.problem import Block, Number, Options, Problem, per_class
+from weft.solver.problem.rounds import Counted, Rounds, Run
 from weft.solver.ticks import TickProblem
 from weft.solver.values import exact, plain
-from weft.solver.wide.block import Options, WideBlock
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Counted, Rounds, Run
 
 #: The relaxed problem is used up to this number of operations.
 _RELAXED = 64
@@ -48,7 +46,7 @@ _RELAXED = 64
 class SequenceProblem:
     """``wide``, a problem whose choices are made by ``options``, and the data that its sequences share."""
 
-    def __init__(self, wide: WideProblem, options: Options) -> None:
+    def __init__(self, wide: Problem, options: Options) -> None:
         self.wide = wide
         self.options: Options = dict(options)
         self.costs = Costs(wide)
@@ -161,7 +159,7 @@ def _of_other_classes(partial: Sequences) -> Iterator[ClassSequence]:
                     yield {**partial.only, job: (*row[:i], name, *row[i + 1:])}
 
 
-def rounds_of(wide: WideProblem, sequence: ClassSequence) -> Rounds:
+def rounds_of(wide: Problem, sequence: ClassSequence) -> Rounds:
     """The plain problem of ``sequence``."""
     counted: dict[str | None, Counted] = {job: len(row) if row[0] is None else [str(name) for name in row]
                                           for job, row in sequence.items()}
@@ -178,7 +176,7 @@ _Levels = list[list[tuple[Fraction, Fraction]]]
 class Relaxation:
     """Relaxed problems of ``wide``, which has no open choices."""
 
-    wide: WideProblem
+    wide: Problem
 
     def rounds(self, partial: Sequences) -> Rounds:
         """The relaxed problem of the sequences that ``partial`` leaves open, in one round: plain."""
@@ -197,7 +195,7 @@ class Relaxation:
             name += "?"
         return name
 
-    def _block(self, i: int, possible: tuple[str, ...]) -> WideBlock:
+    def _block(self, i: int, possible: tuple[str, ...]) -> Block:
         """Block ``i`` with its costs in open places, which may get any of ``possible``."""
         block = self.wide.blocks[i]
         names = self.wide.classes_of(block.job)
@@ -207,15 +205,14 @@ class Relaxation:
             possible = names[:1]
         plain = {name: block.of_class(name) for name in names}
         least, space = self._amounts(i, possible)
-        return replace(
-            block,
+        waits = (replace(wait, **per_class(lag={**{name: plain[name].after[k].lag for name in names},
+                                                self._open: min(plain[name].after[k].lag for name in possible)}))
+                 for k, wait in enumerate(block.after))
+        return replace(block, after=tuple(waits), **per_class(
             duration={**{name: plain[name].duration for name in names},
                       self._open: min(plain[name].duration for name in possible)},
             memory={**{name: plain[name].memory for name in names}, self._open: least},
-            workspace={**{name: plain[name].workspace for name in names}, self._open: space},
-            after=tuple(replace(wait, lag={**{name: plain[name].after[k].lag for name in names},
-                                           self._open: min(plain[name].after[k].lag for name in possible)})
-                        for k, wait in enumerate(block.after)))
+            workspace={**{name: plain[name].workspace for name in names}, self._open: space}))
 
     def _amounts(self, i: int, possible: tuple[str, ...]) -> tuple[tuple[Number, ...], tuple[Number, ...]]:
         """The changes by block ``i``, and its workspace, on each of its devices in open places."""

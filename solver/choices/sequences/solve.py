@@ -38,10 +38,10 @@ from weft.solver.control.clock import checkpoint, unwatched
 from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.validate import violations
 from weft.solver.orders.climb import Decided
+from weft.solver.problem import Problem
+from weft.solver.problem.rounds import Rounds, Run
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Limits, Progress, budget_of
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Rounds, Run
 
 #: The most assignments of a problem's choices, each with its own order to be found.
 _MOST_ASSIGNMENTS = 64
@@ -54,7 +54,7 @@ _QUICK = 2
 
 
 def solve_sequence(
-    problem: WideProblem,
+    problem: Problem,
     run: Run,
     *,
     any_class: bool = False,
@@ -95,7 +95,7 @@ def solve_sequence(
     return _labelled(best, roots, any_class=any_class)
 
 
-def _roots(problem: WideProblem, run: Run, *, any_class: bool) -> list[SequenceNode]:
+def _roots(problem: Problem, run: Run, *, any_class: bool) -> list[SequenceNode]:
     """A root for each assignment, and for each division of the micro-batches among the classes."""
     roots = []
     for options in problem.assignments:

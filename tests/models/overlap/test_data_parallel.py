@@ -14,7 +14,7 @@ from weft.models.spec.spec import Spec, parse_spec
 from weft.solver.choices.relaxed.bounds import bound_of
 from weft.solver.choices.solve import solve_wide
 from weft.solver.judge.validate import violations
-from weft.solver.wide.run import Run
+from weft.solver.problem.rounds import Run
 
 SPEC = """
 name: tiny

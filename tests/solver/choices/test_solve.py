@@ -14,12 +14,11 @@ from tests.support.alternatives import drawn_alternatives, least_over
 from weft.solver import BlockKind, Device, Infeasible, NoneFound, ProblemError, Schedule, solve
 from weft.solver.choices.solve import solve_wide
 from weft.solver.judge.choice_rules import violations_of_choice
-from weft.solver.wide.block import WideBlock, WideDependency
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Run
+from weft.solver.problem import Block, Dependency, Problem
+from weft.solver.problem.rounds import Run
 
 
-def _assert_best(problem: WideProblem, run: Run, objective: str = "makespan") -> None:
+def _assert_best(problem: Problem, run: Run, objective: str = "makespan") -> None:
     best = least_over(problem, run, objective)
     if isinf(best):
         with pytest.raises(Infeasible) as refusal:
@@ -32,7 +31,7 @@ def _assert_best(problem: WideProblem, run: Run, objective: str = "makespan") ->
     _assert_options(found, problem, run)
 
 
-def _assert_options(found: Schedule, problem: WideProblem, run: Run) -> None:
+def _assert_options(found: Schedule, problem: Problem, run: Run) -> None:
     """What is said of each option holds for the best schedule with it."""
     rows = {(row["choice"], row["option"]): row for row in found.solver["options"]}
     assert rows.keys() == {(choice, option) for choice, options in problem.choices.items() for option in options}
@@ -49,7 +48,7 @@ def _assert_options(found: Schedule, problem: WideProblem, run: Run) -> None:
 
 
 @for_all(wide_runs(), tries=20)
-def test_it_is_brute_force(drawn: tuple[WideProblem, Run]) -> None:
+def test_it_is_brute_force(drawn: tuple[Problem, Run]) -> None:
     _assert_best(*drawn)
 
 
@@ -77,7 +76,7 @@ def test_rates(seed: int) -> None:
     assert found.value_bound <= best * (1 + 1e-9) and found.value == pytest.approx(best)
 
 
-def _in_chunks(compute: float, reduce: float, after: float) -> WideProblem:
+def _in_chunks(compute: float, reduce: float, after: float) -> Problem:
     blocks = []
     for count in (1, 2, 4, 8, 16):
         when = {"chunks": str(count)}
@@ -87,10 +86,10 @@ def _in_chunks(compute: float, reduce: float, after: float) -> WideProblem:
                                            ("after", 0, after / count, "reduce")):
             for before, name in pairwise(["", *names]):
                 waits = [f"{kind} {before}"] * bool(before) + [f"{of} {name}"] * (of is not None)
-                blocks.append(WideBlock(f"{kind} {name}", BlockKind.OTHER, (device,), duration,
-                                        after=tuple(map(WideDependency, waits)), when=when))
-    return WideProblem("chunks", (Device("gpu"), Device("network", lane_of="gpu")), tuple(blocks),
-                       choices={"chunks": ("1", "2", "4", "8", "16")})
+                blocks.append(Block(f"{kind} {name}", BlockKind.OTHER, (device,), duration,
+                                    after=tuple(map(Dependency, waits)), when=when))
+    return Problem("chunks", (Device("gpu"), Device("network", lane_of="gpu")), tuple(blocks),
+                   choices={"chunks": ("1", "2", "4", "8", "16")})
 
 
 @pytest.mark.parametrize(("times", "makespan", "chunks"), [((1000, 1000, 100), 1297.5, "8"),
@@ -117,9 +116,9 @@ def test_runs_repeat() -> None:
     assert one.operations == other.operations and one.choices == other.choices
 
 
-def _one_block(memory: int, **amounts: int) -> WideProblem:
-    return WideProblem("tight", (Device("gpu", memory),), tuple(
-        WideBlock("F", BlockKind.OTHER, (0,), 2, (0,), (amount,), when={"way": option})
+def _one_block(memory: int, **amounts: int) -> Problem:
+    return Problem("tight", (Device("gpu", memory),), tuple(
+        Block("F", BlockKind.OTHER, (0,), 2, (0,), (amount,), when={"way": option})
         for option, amount in amounts.items()), choices={"way": tuple(amounts)})
 
 

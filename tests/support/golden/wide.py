@@ -17,7 +17,7 @@ from tests.support.wide_problems import keep_or_recompute
 from weft.app.share.search import Question, share_jobs
 from weft.solver.choices.sequences.solve import solve_sequence
 from weft.solver.choices.solve import solve_wide
-from weft.solver.wide.run import Run as WideRun
+from weft.solver.problem.rounds import Run as WideRun
 
 _PROBLEMS = ROOT / "experiments" / "problems"
 #: What is searched of each shipped problem.

@@ -11,9 +11,9 @@ from weft.solver.choices.sequences.node import SequenceNode, SequenceProblem
 from weft.solver.choices.sequences.partial import given_sequences
 from weft.solver.choices.sequences.solve import Fitting, first_orders, solve_sequence
 from weft.solver.portfolio import Candidate, Portfolio
+from weft.solver.problem.rounds import Rounds
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Progress
-from weft.solver.wide.run import Rounds
 
 #: Shares of the time: orders by rule on all placements, and of the rest the search of the best one.
 _LOOK, _FIRST = 0.3, 0.5

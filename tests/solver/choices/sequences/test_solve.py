@@ -12,7 +12,7 @@ from tests.support.examples import slow
 from weft.solver import Infeasible, validate
 from weft.solver.choices.sequences.solve import solve_sequence
 from weft.solver.choices.solve import solve_wide
-from weft.solver.wide.run import Run
+from weft.solver.problem.rounds import Run
 
 
 @pytest.mark.parametrize(("seed", "any_class"), [

@@ -18,8 +18,6 @@ from math import gcd
 from typing import TypeAlias
 
 from weft.solver.problem import Block, Dependency, Problem, ProblemError
-from weft.solver.wide.block import WideBlock
-from weft.solver.wide.problem import WideProblem
 
 #: Micro-batches of one job: how many, or the class of each.
 Counted: TypeAlias = int | Sequence[str]
@@ -36,7 +34,7 @@ class Run:
     rounds: int
 
     @classmethod
-    def of(cls, problem: WideProblem, micro_batches: Counted | Mapping[str, Counted],
+    def of(cls, problem: Problem, micro_batches: Counted | Mapping[str, Counted],
            ratio: Mapping[str, int] | None = None) -> Run:
         """The run of ``problem`` with ``micro_batches``: a number, the class of each, or one of these for each job.
         ``ratio`` says how many micro-batches of each job a round holds; without it rounds are as short as can be.
@@ -49,7 +47,7 @@ class Run:
         return cls(classes, _rounds(classes) if ratio is None else _rounds_at(problem, classes, ratio))
 
     @classmethod
-    def of_any_class(cls, problem: WideProblem, numbers: Counted | Mapping[str, Counted],
+    def of_any_class(cls, problem: Problem, numbers: Counted | Mapping[str, Counted],
                      ratio: Mapping[str, int] | None = None) -> Run:
         """The run with so many micro-batches (of each job), all of the first class, where they may be of any. Raises
         :class:`~weft.solver.problem.ProblemError` as :meth:`of` does, and for anything but numbers."""
@@ -65,7 +63,7 @@ class Run:
         row = self.classes[job]
         return row[:len(row) // self.rounds]
 
-    def within(self, problem: WideProblem) -> Run:
+    def within(self, problem: Problem) -> Run:
         """The run of ``problem``, which is the run's own problem with some options taken: without the jobs and classes
         that are gone with the other options."""
         rows = {job: self.classes[job] for job in problem.jobs or (None,)}
@@ -85,7 +83,7 @@ class Run:
         return {str(job): value for job, value in found.items()}
 
 
-def _by_job(problem: WideProblem, micro_batches: Counted | Mapping[str, Counted]) -> Mapping[str | None, Counted]:
+def _by_job(problem: Problem, micro_batches: Counted | Mapping[str, Counted]) -> Mapping[str | None, Counted]:
     if not isinstance(micro_batches, Mapping):
         # The same number of each job; classes are one job's.
         if len(problem.jobs) > 1 and not isinstance(micro_batches, int):
@@ -102,7 +100,7 @@ def _by_job(problem: WideProblem, micro_batches: Counted | Mapping[str, Counted]
     return {job: micro_batches[job] for job in problem.jobs}
 
 
-def _classes(problem: WideProblem, job: str | None, counted: Counted) -> tuple[str | None, ...]:
+def _classes(problem: Problem, job: str | None, counted: Counted) -> tuple[str | None, ...]:
     whose = "" if job is None else f" of job {job!r}"
     names = problem.classes_of(job)
     if isinstance(counted, int):
@@ -132,7 +130,7 @@ def _repeats(row: tuple[str | None, ...], rounds: int) -> bool:
     return row == row[:len(row) // rounds] * rounds
 
 
-def _rounds_at(problem: WideProblem, classes: Mapping[str | None, tuple[str | None, ...]], ratio: Mapping[str, int]
+def _rounds_at(problem: Problem, classes: Mapping[str | None, tuple[str | None, ...]], ratio: Mapping[str, int]
                ) -> int:
     if set(ratio) != set(problem.jobs):
         raise ProblemError("the ratio is of the jobs " + ", ".join(map(repr, ratio)) + ", and there are "
@@ -159,7 +157,7 @@ class Rounds:
     """``wide``, a problem without open choices, in the rounds of ``run``, without jobs and classes of which the options
     taken have left nothing."""
 
-    wide: WideProblem
+    wide: Problem
     run: Run
 
     def __post_init__(self) -> None:
@@ -216,7 +214,7 @@ class Rounds:
         width = self._width(block)
         return self.index[block, micro_batch % width], micro_batch // width
 
-    def _check_transfers(self, block: WideBlock) -> None:
+    def _check_transfers(self, block: Block) -> None:
         """Several transfers from one producer to one consumer would run in another order for each copy."""
         waits = [(wait.block, wait.link) for wait in block.after if wait.link is not None]
         if len(set(waits)) < len(waits) and len(self.run.per_round(block.job)) > 1:
@@ -227,7 +225,7 @@ class Rounds:
     def _width(self, block: int) -> int:
         return len(self.run.per_round(self.wide.blocks[block].job))
 
-    def _name(self, block: WideBlock, copy: int) -> str:
+    def _name(self, block: Block, copy: int) -> str:
         return block.name if len(self.run.per_round(block.job)) == 1 else f"{block.name}{self._mark}{copy}"
 
     @cached_property
