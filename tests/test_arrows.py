@@ -30,7 +30,7 @@ SOLVER: Mapping[str, set[str]] = {
     "problem": {"model_facts", "late", "values"},
     "pools": {"problem"},
     "schedule": {"problem", "pools", "model_facts", "values"},
-    "names": {"schedule"},
+    "names": {"problem", "schedule"},
     "judge": {"control", "problem", "schedule"},
     "timing": {"control", "problem", "pools", "schedule"},
     "ticks": {"problem", "pools", "values"},

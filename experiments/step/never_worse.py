@@ -28,7 +28,7 @@ from experiments.lib.script import script
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
 from weft.solver.baselines.on_rounds import known_on_rounds
 from weft.solver.choices.partial import first_looks
-from weft.solver.choices.solve import solve_wide
+from weft.solver.choices.solve import solve_run
 from weft.solver.control.parallel import mapped
 from weft.solver.judge.validate import validate, violations
 from weft.solver.problem import Problem, ProblemError
@@ -92,7 +92,7 @@ def compared(case: Drawn, effort: float) -> Row:
                 rivals[name] = schedule.makespan
         began = time.process_time()
         if isinstance(case.run, Run):
-            own = solve_wide(case.problem, case.run, time_limit=_LIMIT, effort=effort)
+            own = solve_run(case.problem, case.run, time_limit=_LIMIT, effort=effort)
         else:
             own = solve(case.problem, case.run, time_limit=_LIMIT, effort=effort)
         validate(own)

@@ -63,9 +63,9 @@ def length_problems(spec: Spec) -> list[LengthProblem]:
         cut = tuple(accumulate(map(len, candidate.layers_of_stage), initial=0))
         plain = {class_of_length(length): candidate_at(own, candidate.shape, cut, candidate.backward).problem
                  for length, own in specs.items()}
-        wide = with_classes(f"{candidate.problem.name}, {len(plain)} lengths", plain)
-        found.append(LengthProblem(candidate, wide, Run.of(wide, [class_of_length(length) for length in lengths])
-                                   if wide.classes else Run.of(wide, len(lengths))))
+        joined = with_classes(f"{candidate.problem.name}, {len(plain)} lengths", plain)
+        found.append(LengthProblem(candidate, joined, Run.of(joined, [class_of_length(length) for length in lengths])
+                                   if joined.classes else Run.of(joined, len(lengths))))
     return found
 
 

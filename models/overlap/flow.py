@@ -139,7 +139,7 @@ def apart_blocks(whole: Block, pieces: Sequence[FlowPiece], lanes: Mapping[int, 
     pieces = _with_one_end(pieces)
     last = len(pieces) - 1
     names = [*(f"{whole.name} {number}" for number in range(last)), whole.name]
-    kept, workspace = _amount(whole.memory), _amount(whole.workspace)
+    (kept,), (workspace,) = {*whole.memory}, {*whole.workspace}
     blocks: list[Block] = []
     before: dict[bool, int] = {}
     for number, piece in enumerate(pieces):
@@ -170,11 +170,3 @@ def _with_one_end(pieces: Sequence[FlowPiece]) -> Sequence[FlowPiece]:
     if other is None or other in behind:
         return pieces
     return [*pieces, FlowPiece(0.0, False, (other, last))]
-
-
-def _amount(amounts: object) -> int:
-    """The amount on each device: the same on all."""
-    assert isinstance(amounts, tuple)
-    found = set(amounts)
-    assert len(found) <= 1
-    return found.pop() if found else 0

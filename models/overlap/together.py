@@ -114,7 +114,7 @@ class _Together:
                 waits = [wait for source, target, size in self.joined if target is part
                          for wait in self._waits(f"F{source.name}", source, (part, way), size, _SEND)]
                 plain = forward_block(part.name, way.cost, self.where[part.name], self.backward, ())
-                yield from self._wide(plain, waits, part, way)
+                yield from self._spread(plain, waits, part, way)
         for part in reversed(self.parts) if self.backward != "none" else ():
             for way in self.ways[part.name]:
                 waits = [wait for source, target, size in self.joined if source is part and target.cost.backward
@@ -122,9 +122,9 @@ class _Together:
                                                  _SEND)]
                 for block in part_backward(replace(part, cost=way.cost), self.where[part.name], (), self.backward):
                     own = [Dependency(wait.block) for wait in block.after]
-                    yield from self._wide(block, own or waits or [Dependency(f"F{part.name}")], part, way)
+                    yield from self._spread(block, own or waits or [Dependency(f"F{part.name}")], part, way)
 
-    def _wide(self, block: Block, waits: Sequence[Dependency], part: LayersPart, way: Way) -> list[Block]:
+    def _spread(self, block: Block, waits: Sequence[Dependency], part: LayersPart, way: Way) -> list[Block]:
         """``block`` of ``part`` under ``way``: whole, with the lanes of its collectives, or in pieces."""
         count = len(self.candidate.gpus)
         made = replace(block, after=tuple(waits), when=self._when(part, way))

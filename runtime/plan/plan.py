@@ -170,10 +170,10 @@ def plan_of(schedule: Schedule) -> Plan:
 def _without_idle_rounds(schedule: Schedule) -> Schedule:
     """``schedule``, with its micro-batches instead of its rounds where all rounds are alike: the form in a file."""
     rounds = schedule.rounds
-    if rounds is None or not rounds.wide.is_plain:
+    if rounds is None or not rounds.origin.is_plain:
         return schedule
     operations = (Operation(*rounds.apart(block, m), start, end) for block, m, start, end in schedule.operations)
-    return replace(schedule, problem=rounds.wide.plain(), micro_batches=rounds.run.micro_batches,
+    return replace(schedule, problem=rounds.origin.plain(), micro_batches=rounds.run.micro_batches,
                    operations=tuple(operations), rounds=None, period=None, period_bound=None, repetend=None)
 
 
@@ -237,7 +237,7 @@ def _to_json(plan: Plan, shown: Callable[[Instruction], bool]) -> dict[str, Any]
                       "instructions": instructions})
     return {
         "format": PLAN_FORMAT,
-        "problem": problem_to_json(plan.problem if rounds is None else rounds.wide),
+        "problem": problem_to_json(plan.problem if rounds is None else rounds.origin),
         "micro_batches": plan.micro_batches if rounds is None else rounds.run.to_json(),
         "makespan": plan.makespan,
         "stages": _stages(plan),

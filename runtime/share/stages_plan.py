@@ -69,11 +69,11 @@ def _alone(plan: Plan, rounds: Rounds, job: str, blocks: Sequence[Block]) -> Pro
                                "a GPU: a block of a job that is trained computes on GPUs, or sums on lanes alone; use "
                                "--emulate")
     plain = [block.of_class(None) for block in blocks]
-    links = tuple(replace(link, source=place[link.source], target=place[link.target]) for link in rounds.wide.links
+    links = tuple(replace(link, source=place[link.source], target=place[link.target]) for link in rounds.origin.links
                   if link.source in place and link.target in place)
     return Problem(job, tuple(devices[device] for device in used),
                    tuple(replace(block, devices=tuple(place[d] for d in block.devices)) for block in plain), links,
-                   rounds.wide.time_unit, rounds.wide.memory_unit)
+                   rounds.origin.time_unit, rounds.origin.memory_unit)
 
 
 def job_plans(plan: Plan) -> tuple[JobPlan, ...]:
@@ -83,12 +83,12 @@ def job_plans(plan: Plan) -> tuple[JobPlan, ...]:
     emulated among others but not run, with the block that prevents it.
     """
     rounds = plan.rounds
-    if rounds is None or len(rounds.wide.jobs) < 2:
+    if rounds is None or len(rounds.origin.jobs) < 2:
         raise ProgramError(f"the plan of {plan.problem.name!r} has no jobs that share its ranks: it is one training")
     devices = plan.problem.devices
     found = []
-    for job in rounds.wide.jobs:
-        own = [block for block in rounds.wide.blocks if block.job == job]
+    for job in rounds.origin.jobs:
+        own = [block for block in rounds.origin.blocks if block.job == job]
         on_lanes = any(all(devices[d].lane_of is not None for d in block.devices) for block in own)
         found.append((data_parallel_plan if on_lanes else stages_plan)(plan, rounds, job, own))
     return tuple(found)
@@ -137,7 +137,7 @@ def _computes(plan: Plan, job: str, block: Block, ranks: Sequence[int]) -> bool:
 
 def _ranks(plan: Plan, block: Block) -> tuple[int, ...]:
     assert plan.rounds is not None
-    return plan.vocabulary.ranks.of_block(plan.rounds.joined(plan.rounds.number[block.name], 0)[0])
+    return plan.vocabulary.ranks.of_block(plan.rounds.joined(plan.rounds.origin.index[block.name], 0)[0])
 
 
 def _require_nothing_behind_sums(job: str, computing: Sequence[Block], names: set[str]) -> None:
@@ -164,11 +164,10 @@ def _alone_plan(plan: Plan, rounds: Rounds, job: str, passing: Sequence[Block], 
     """A step of ``count`` micro-batches on one device, one after another, each in the order of the plan."""
     names = {block.name for block in passing}
     blocks = []
-    for wide in passing:
-        plain = wide.of_class(None)
-        blocks.append(Block(wide.name, wide.kind, (0,), plain.duration, after=tuple(
-            Dependency(wait.block) for wait in plain.after if wait.distance == 0 and wait.block in names)))
-    problem = Problem(job, (Device("all ranks"),), tuple(blocks), time_unit=rounds.wide.time_unit)
+    for block in passing:
+        blocks.append(Block(block.name, block.kind, (0,), block.duration, after=tuple(
+            Dependency(wait.block) for wait in block.after if wait.distance == 0 and wait.block in names)))
+    problem = Problem(job, (Device("all ranks"),), tuple(blocks), time_unit=rounds.origin.time_unit)
     operations: list[Operation] = []
     now = 0.0
     for m in range(count):
@@ -295,7 +294,7 @@ def keys_of(plan: Plan, rank: int) -> Sequence[tuple[BlockWork, Key]]:
     assert plan.rounds is not None
     for work in plan.program.works(rank):
         assert isinstance(work, BlockWork)
-        job = plan.rounds.wide.blocks[plan.rounds.number[work.block]].job
+        job = plan.rounds.origin.blocks[plan.rounds.origin.index[work.block]].job
         assert job is not None
         found.append((work, (job, work.block, work.micro_batch)))
     return found

@@ -19,7 +19,7 @@ from weft.solver.schedule import Schedule
 from weft.solver.step.search import Limits, Progress, budget_of
 
 
-def solve_wide(
+def solve_run(
     problem: Problem,
     micro_batches: Run | Counted | Mapping[str, Counted],
     *,
@@ -44,7 +44,7 @@ def solve_wide(
     :class:`~weft.solver.problem.ProblemError` for an invalid run, and ``ValueError`` for numbers out of range and an
     invalid objective.
     """
-    budget = budget_of("solve_wide", limits)
+    budget = budget_of("solve_run", limits)
     run = micro_batches if isinstance(micro_batches, Run) else Run.of(problem, micro_batches, ratio)
     tree = tree_of(problem, run, budget, objective, on_progress)
     with budget.kept(lambda: tree.leader is not None):
@@ -54,5 +54,5 @@ def solve_wide(
 
 def tree_of(problem: Problem, run: Run, budget: Budget, objective: str = "makespan",
             on_progress: Callable[[Progress], None] = lambda _: None) -> Tree:
-    """The search of :func:`solve_wide`, for a caller with a ``budget`` of its own."""
+    """The search of :func:`solve_run`, for a caller with a ``budget`` of its own."""
     return Tree(Partial(problem, run, objective), budget, objective, on_progress)

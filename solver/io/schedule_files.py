@@ -64,7 +64,7 @@ def schedule_to_json(schedule: Schedule, *, operations: bool = True) -> dict[str
     repetend, rounds = schedule.repetend, schedule.rounds
     return {
         "format": SCHEDULE_FORMAT,
-        "problem": problem_to_json(schedule.problem if rounds is None else rounds.wide),
+        "problem": problem_to_json(schedule.problem if rounds is None else rounds.origin),
         **({"choices": dict(schedule.choices)} if schedule.choices else {}),
         "micro_batches": schedule.micro_batches if rounds is None else rounds.run.to_json(),
         **({} if rounds is None or rounds.run.rounds == _most_rounds(rounds) else {"rounds": rounds.run.rounds}),
@@ -83,12 +83,12 @@ def schedule_to_json(schedule: Schedule, *, operations: bool = True) -> dict[str
 
 def _most_rounds(rounds: Rounds) -> int:
     """The number of rounds that a reader assumes if the file states none."""
-    return Run.of(rounds.wide, rounds.run.to_json()).rounds
+    return Run.of(rounds.origin, rounds.run.to_json()).rounds
 
 
 def _operations_to_json(schedule: Schedule) -> Iterator[dict[str, Any]]:
     rounds = schedule.rounds
-    names = [block.name for block in (schedule.problem if rounds is None else rounds.wide).blocks]
+    names = [block.name for block in (schedule.problem if rounds is None else rounds.origin).blocks]
     for block, m, start, end in schedule.operations:
         i, number = (block, m) if rounds is None else rounds.apart(block, m)
         yield {"block": names[i], "micro_batch": number, "start": start, "end": end}
@@ -192,7 +192,7 @@ def _positive(entry: Entry, field: str) -> Number | None:
 def _operation(entry: Entry, problem: Problem, rounds: Rounds | None) -> Operation:
     entry.allow("block", "micro_batch", "start", "end")
     name, m = entry.text("block"), entry.count("micro_batch")
-    known = problem.index if rounds is None else rounds.number
+    known = problem.index if rounds is None else rounds.origin.index
     if name not in known:
         raise FormatError(f"{entry.where}: block: there is no block named {named(name)}{near(name, known)}")
     block, number_ = (known[name], m) if rounds is None else rounds.joined(known[name], m)

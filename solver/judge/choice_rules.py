@@ -36,7 +36,7 @@ def _violations(schedule: Schedule, whole: Problem) -> Iterator[str]:
     yield from faults
     if faults:
         return
-    problem = schedule.problem if schedule.rounds is None else schedule.rounds.wide
+    problem = schedule.problem if schedule.rounds is None else schedule.rounds.origin
     yield from _check_frame(problem.devices, whole.devices, "devices")
     yield from _check_frame(problem.links, whole.links, "links")
     if (problem.time_unit, problem.memory_unit) != (whole.time_unit, whole.memory_unit):

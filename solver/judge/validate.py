@@ -16,7 +16,7 @@ The rules:
 - the schedule's statements about itself (bounds, period, repetend) are true, as far as
   :mod:`weft.solver.judge.statements` can decide.
 
-A schedule in rounds is judged in terms of its jobs, classes and micro-batches (:mod:`weft.solver.judge.wide_rules`),
+A schedule in rounds is judged in terms of its jobs, classes and micro-batches (:mod:`weft.solver.judge.run_rules`),
 and, if no fault is found there, also as a schedule of the plain problem of rounds. Whether the problem is the one of
 the options taken is for :mod:`weft.solver.judge.choice_rules`, as the other options are not part of a schedule.
 
@@ -109,10 +109,10 @@ def _violations(schedule: Schedule, capacities: bool, in_turn: bool) -> Iterator
         yield "the problem has choices, jobs or classes, a schedule's operations are those of a plain one"
         return
     if schedule.rounds is not None:
-        from weft.solver.judge.wide_rules import wide_violations
+        from weft.solver.judge.run_rules import run_violations
 
         broken = False
-        for fault in wide_violations(schedule, capacities=capacities, in_turn=in_turn):
+        for fault in run_violations(schedule, capacities=capacities, in_turn=in_turn):
             broken = True
             yield fault
         if broken:  # the same fault in rounds would be reported twice

@@ -17,7 +17,7 @@ def test_a_plain_schedule_has_its_own_names() -> None:
     block = schedule.problem.blocks[operation.block]
     assert names.operation(operation) == f"{block.name} of micro-batch {operation.micro_batch}"
     assert (names.job(0), names.class_of(0), names.jobs, names.classes) == (None, None, (), {})
-    assert (names.period, names.wide(3)) == ("micro-batch", 3)
+    assert (names.period, names.origin(3)) == ("micro-batch", 3)
 
 
 def test_copies_go_by_their_blocks_and_rounds_by_their_micro_batches() -> None:
@@ -25,7 +25,7 @@ def test_copies_go_by_their_blocks_and_rounds_by_their_micro_batches() -> None:
     names = Names(schedule)
     blocks = [block.name for block in schedule.problem.blocks]
     copy, search = blocks.index("A0*1"), blocks.index("B1")
-    assert names.block(copy) == "A0" and names.wide(copy) == 0
+    assert names.block(copy) == "A0" and names.origin(copy) == 0
     assert names.operation(Operation(copy, 1, 0.0, 1.0)) == "A0 of micro-batch 3 of chat"
     assert names.operation(Operation(search, 1, 0.0, 1.0)) == "B1 of micro-batch 1 of search"
     assert (names.class_of(copy), names.class_of(search)) == ("long", None)

@@ -96,7 +96,7 @@ def mapped(schedule: Schedule, rounds: Rounds, common: Problem) -> Schedule:
     starts = {}
     for operation in schedule.operations:
         block, m = rounds.apart(operation.block, operation.micro_batch)
-        starts[rounds.wide.blocks[block].name, m] = operation.start
+        starts[rounds.origin.blocks[block].name, m] = operation.start
     operations = []
     for number, block_ in enumerate(problem.blocks):
         for round_ in range(rounds.run.rounds):

@@ -104,7 +104,7 @@ def stretched(drawn: Drawn, draw: random.Random) -> Drawn | None:
 
 def _file(drawn: Drawn) -> tuple[Problem | None, dict[str, Any]]:
     rounds = drawn.schedule.rounds
-    return None if rounds is None else rounds.wide, schedule_to_json(drawn.schedule)
+    return None if rounds is None else rounds.origin, schedule_to_json(drawn.schedule)
 
 
 def counted(drawn: Drawn, draw: random.Random) -> Drawn | None:
@@ -157,7 +157,7 @@ def swapped_durations(drawn: Drawn, draw: random.Random) -> Drawn | None:
     rounds = drawn.schedule.rounds
     if rounds is None:
         return None
-    chosen = _pick(draw, [block for block in rounds.wide.blocks if (lasts := block.by_class.get("duration"))
+    chosen = _pick(draw, [block for block in rounds.origin.blocks if (lasts := block.by_class.get("duration"))
                           and {"short", "long"} & set(rounds.run.classes[block.job])
                           and lasts["short"] != lasts["long"]])
     if chosen is None:
@@ -174,12 +174,13 @@ def longer_transfer(drawn: Drawn, draw: random.Random) -> Drawn | None:
         return None
     at = {rounds.apart(o.block, o.micro_batch): o for o in drawn.schedule.operations}
     found = []
-    for i, block in enumerate(rounds.wide.blocks):
+    for i, block in enumerate(rounds.origin.blocks):
         classes = rounds.run.classes[block.job]
         for k, wait in enumerate(block.after):
             for m in range(wait.distance, len(classes)):
                 lag = wait.of_class(classes[m - wait.distance]).lag
-                if wait.link is None and at[i, m].start == at[rounds.number[wait.block], m - wait.distance].end + lag:
+                before = at[rounds.origin.index[wait.block], m - wait.distance]
+                if wait.link is None and at[i, m].start == before.end + lag:
                     found.append((block, k, wait))
     chosen = _pick(draw, found)
     if chosen is None:
@@ -194,8 +195,8 @@ def _in(drawn: Drawn, old: Block, new: Block, draw: random.Random) -> Drawn:
     """With another block in the problem with classes, and either in the problem of rounds or not."""
     rounds = drawn.schedule.rounds
     assert rounds is not None
-    blocks = tuple(new if block is old else block for block in rounds.wide.blocks)
-    changed = Rounds(replace(rounds.wide, blocks=blocks), rounds.run)
+    blocks = tuple(new if block is old else block for block in rounds.origin.blocks)
+    changed = Rounds(replace(rounds.origin, blocks=blocks), rounds.run)
     problem = changed.problem if draw.random() < 0.5 else drawn.schedule.problem
     return _mutated(drawn, replace(drawn.schedule, rounds=changed, problem=problem))
 
@@ -234,7 +235,7 @@ def less_room(drawn: Drawn, draw: random.Random) -> Drawn | None:
                     for d, one in enumerate(schedule.problem.devices))
     if schedule.rounds is None:
         return _mutated(drawn, replace(schedule, problem=replace(schedule.problem, devices=devices)))
-    rounds = Rounds(replace(schedule.rounds.wide, devices=devices), schedule.rounds.run)
+    rounds = Rounds(replace(schedule.rounds.origin, devices=devices), schedule.rounds.run)
     return _mutated(drawn, replace(schedule, rounds=rounds, problem=rounds.problem))
 
 

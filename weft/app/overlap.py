@@ -25,7 +25,7 @@ from weft.app.solving.solve import solve_case
 from weft.models.overlap.data_parallel import WHOLE_MODEL, why_not_data_parallel
 from weft.models.spec.sections import Spec
 from weft.models.spec.spec import SpecError
-from weft.solver.choices.solve import solve_wide
+from weft.solver.choices.solve import solve_run
 from weft.solver.control.stopping import breakable
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
 from weft.solver.judge.validate import validate
@@ -196,7 +196,7 @@ class _OverlapSearch(Portfolio[Any]):
         """The best schedule of ``problem``, the placement's or one with fewer options, or the reason why there is
         none."""
         try:
-            found = solve_wide(problem, entry.of.run, objective=self.objective, on_progress=self.heard(entry),
+            found = solve_run(problem, entry.of.run, objective=self.objective, on_progress=self.heard(entry),
                                **limits.limited(share).limits)
         except Infeasible as refusal:
             return refusal

@@ -1,4 +1,4 @@
-"""A program and its prices as a wide problem: passes and numbers of chunks are choices of one solve.
+"""A program and its prices as one problem: passes and numbers of chunks are choices of one solve.
 
 One device represents the computation of all ranks of a pipeline group, as they all do the same; one of its lanes
 represents their collectives, another their sends to the next group. Every program reachable by the passes is an option
@@ -74,7 +74,7 @@ class Choices:
 def choices_of(program: CommunicationProgram, prices: Prices, counts: Sequence[int] = (1, 2, 4, 8, 16), *,
                variants: Sequence[ProgramSchedule] | None = None, limit: int = 1024, held: int | None = None,
                every_chain: bool = True, leave_out: bool = True) -> Choices:
-    """The wide problem of one run of ``program``, with the choices :data:`VARIANT` and :data:`CHUNKS`.
+    """The problem of one run of ``program``, with the choices :data:`VARIANT` and :data:`CHUNKS`.
 
     ``variants``: the candidate programs, by default all reachable ones (at most ``limit``). ``held``: the limit on a
     rank's bytes of weights and states; variants above it are excluded. ``every_chain``: each chain is a separate
@@ -247,12 +247,12 @@ def tune(program: CommunicationProgram, prices: Prices, counts: Sequence[int] = 
     """The best program reachable by the passes from ``program``, in the best of ``counts`` of chunks.
 
     The arguments are those of :func:`~weft.models.communication.search.problem.choices_of`; ``limits`` those of
-    :func:`~weft.solver.choices.solve.solve_wide` (``time_limit``, ``effort``, ``seed`` ...). ``time_limit`` (60 s)
+    :func:`~weft.solver.choices.solve.solve_run` (``time_limit``, ``effort``, ``seed`` ...). ``time_limit`` (60 s)
     covers everything: listing the programs takes at most two fifths of it if no ``effort`` is given, and if it stops
     early ``choices.complete`` is false. Only pricing one program and judging the answer may exceed the limit. Raises
     the exceptions of these functions.
     """
-    from weft.solver.choices.solve import solve_wide  # loads OR-Tools
+    from weft.solver.choices.solve import solve_run  # loads OR-Tools
 
     began, limit_s = time.monotonic(), limits.get("time_limit", 60.0)
     listed_by = began + limit_s * (_LISTING if limits.get("effort") is None else 1.0)
@@ -260,7 +260,7 @@ def tune(program: CommunicationProgram, prices: Prices, counts: Sequence[int] = 
         choices = choices_of(program, prices, counts, variants=variants, limit=limit, held=held,
                              every_chain=every_chain, leave_out=leave_out)
     limits["time_limit"] = max(1e-3, limit_s - (time.monotonic() - began))
-    schedule = solve_wide(choices.problem, 1, **limits)
+    schedule = solve_run(choices.problem, 1, **limits)
     taken = schedule.choices or {}
     name, chosen = choices.variant(taken), choices.chosen(taken)
     chunks = chosen.overlaps[0].chunks if chosen.overlaps else 1

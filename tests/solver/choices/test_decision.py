@@ -143,6 +143,6 @@ def test_classes_in_other_places_take_the_places_of_their_micro_batches() -> Non
     best = solve(one.problem, one.run.rounds, effort=0.5)
     made = scheduled(other, carried(best, one, other))
     assert made is not None and made.makespan == best.makespan
-    rows = [[(rounds.wide.blocks[block].name, m) for block, m in (rounds.apart(*op) for op in schedule.orders[0])]
+    rows = [[(rounds.origin.blocks[block].name, m) for block, m in (rounds.apart(*op) for op in schedule.orders[0])]
             for rounds, schedule in ((one, best), (other, made))]
     assert rows[0] == rows[1]

@@ -14,7 +14,7 @@ from weft.app.share.result import PROOF_TOLERANCE, JobShare, RatioTried, Sharing
 from weft.models.share.job import Job, SharingError, composed, one_at_a_time, require_same_gpus
 from weft.runtime.plan.lanes import collective_rows
 from weft.runtime.plan.plan import plan_of
-from weft.solver.choices.solve import solve_wide
+from weft.solver.choices.solve import solve_run
 from weft.solver.control.stopping import STOP
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound, NoWholePeriod
 from weft.solver.judge.collective_order import collective_order_faults
@@ -175,7 +175,7 @@ class _SharingSearch:
         while True:
             began = time.monotonic()
             try:
-                found = solve_wide(problem, {job: count * rounds for job, count in steps.items()}, ratio=steps,
+                found = solve_run(problem, {job: count * rounds for job, count in steps.items()}, ratio=steps,
                                    objective="rate", on_progress=self.on_progress if own is not None else _silent,
                                    **{**self.options.settings, "time_limit": until, "effort": effort})
             except NoneFound as error:

@@ -41,8 +41,8 @@ def best_order(case: Case, options: SearchOptions, on_progress: Callable[[Progre
             continue
         share = _FIRST if turn == 0 and count > 1 else 1 / (count - turn)
         rounds = _rounds(entry.of)
-        search.take(entry, solve_sequence, rounds.wide, rounds.run, start=first.get(entry), objective=options.objective,
-                    **{**options.limits, "time_limit": options.left * share,
+        search.take(entry, solve_sequence, rounds.origin, rounds.run, start=first.get(entry),
+                    objective=options.objective, **{**options.limits, "time_limit": options.left * share,
                        "effort": None if options.effort is None else options.effort / count})
         if search.interrupted:
             break
@@ -69,7 +69,7 @@ def _rounds(placement: CasePlacement) -> Rounds:
 def _root(placement: CasePlacement) -> SequenceNode:
     """All orders on a placement."""
     rounds = _rounds(placement)
-    return SequenceNode(SequenceProblem(rounds.wide, {}), given_sequences(rounds.run))
+    return SequenceNode(SequenceProblem(rounds.origin, {}), given_sequences(rounds.run))
 
 
 def _first_looks(roots: Mapping[Candidate[CasePlacement], SequenceNode], options: SearchOptions

@@ -23,7 +23,7 @@ def wide() -> Problem:
 def open_place(*given: str) -> list[Block]:
     """The blocks of an open place where a micro-batch of ``given`` may stand."""
     partial = given_sequences(Run({None: given}, len(given)))
-    relaxed = Relaxation(wide()).rounds(partial).wide
+    relaxed = Relaxation(wide()).rounds(partial).origin
     return [block.of_class("open") for block in relaxed.blocks]
 
 

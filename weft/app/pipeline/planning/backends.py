@@ -19,7 +19,7 @@ from weft.runtime.captured.looks import untouched
 from weft.runtime.measure.measure_stages import measure_stages
 from weft.runtime.measure.stage_costs import MODES, StageCosts
 from weft.runtime.measure.stage_feeds import feeds_of
-from weft.solver.choices.solve import solve_wide
+from weft.solver.choices.solve import solve_run
 from weft.solver.problem import Block, Problem
 from weft.solver.schedule import Schedule
 
@@ -110,7 +110,7 @@ def by_backends(costs: Sequence[StageCosts], others: BackendCosts,
             own = (of[name] if name != EAGER else eager).blocks[i]
             blocks.append(replace(own, when={f"stage {stage}": name} if stage in names else {}))
     wide = replace(eager, blocks=tuple(blocks), choices={f"stage {s}": own for s, own in sorted(names.items())})
-    found = solve_wide(wide, micro_batches, time_limit=time_limit)
+    found = solve_run(wide, micro_batches, time_limit=time_limit)
     return found.with_solver(**{STAGE_BACKENDS: [found.choices.get(f"stage {s}", EAGER) for s in range(len(costs))]})
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from weft.solver import BlockKind, Device, Link, Operation, Schedule, violations
-from weft.solver.judge.wide_rules import wide_operations
+from weft.solver.judge.run_rules import run_operations
 from weft.solver.problem import Block, Dependency, Problem, per_class
 from weft.solver.problem.rounds import Rounds, Run
 
@@ -28,7 +28,7 @@ def schedule(starts: Mapping[tuple[str, int], float], wide: Problem = WIDE, run:
     rounds = Rounds(wide, Run.of(wide, RUN if run is None else run))  # type: ignore[arg-type]
     operations = []
     for (name, m), start in starts.items():
-        block, number = rounds.joined(rounds.number[name], m)
+        block, number = rounds.joined(rounds.origin.index[name], m)
         operations.append(Operation(block, number, start, start + rounds.problem.blocks[block].duration))
     return Schedule(rounds.problem, rounds.run.rounds, tuple(operations), 0.0, rounds=rounds)
 
@@ -37,7 +37,7 @@ def test_a_good_schedule_passes_and_its_operations_are_told_apart() -> None:
     made = schedule(GOOD)
     assert violations(made) == []
     names = [block.name for block in WIDE.blocks]
-    assert {(names[i], m): start for i, m, start, _ in wide_operations(made)} == GOOD
+    assert {(names[i], m): start for i, m, start, _ in run_operations(made)} == GOOD
 
 
 @pytest.mark.parametrize(("change", "fault"), [
@@ -158,4 +158,4 @@ def test_names_that_end_in_stars_are_told_from_copies() -> None:
     row = {(name, m): 4.5 * m + k * (1 + m) - 1.5 * m for m in range(2) for k, name in enumerate(("f", "f*", "f*0"))}
     made = schedule(row, wide, ["s", "l"])
     assert violations(made) == []
-    assert {(wide.blocks[i].name, m): start for i, m, start, _ in wide_operations(made)} == row
+    assert {(wide.blocks[i].name, m): start for i, m, start, _ in run_operations(made)} == row
