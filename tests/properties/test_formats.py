@@ -40,7 +40,8 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 @for_all(problems(), st.data(), tries=100)
 def test_a_field_of_the_wrong_type_is_refused(problem: Problem, data: st.DataObject) -> None:
-    """Every field of a problem that is neither free text nor optional, given ``true`` or an object, which by class has no number."""
+    """Every field of a problem that is neither free text nor optional, given ``true``, or an object without a number
+    for its class."""
     original = problem_to_json(problem)
     free = ("name", "time_unit", "memory_unit")
     wrong = data.draw(st.sampled_from([True, {"x": True}, math.nan, [[]]]))
