@@ -75,7 +75,7 @@ def work_of(program: CommunicationProgram, stage: ProgramStage, prices: Prices,
     """
     group = program.group_of(stage)
     leaves = list(stage.leaves())
-    moving = [leaf for leaf in leaves if leaf.kind == "send" or (program.ranks > 1 and leaf.is_collective)]
+    moving = [leaf for leaf in leaves if leaf.kind == "send" or (program.ranks > 1 and leaf.kind in COLLECTIVES)]
     computing = [leaf for leaf in leaves if leaf.kind not in (*COLLECTIVES, *_FREE)]
     sums = sum(leaf.kind == "norm" and _is_sliced(program, leaf) for leaf in leaves) * prices.launch
     seconds = sum(_sent(program, leaf, prices) for leaf in moving) + _computed(program, stage, computing, prices,

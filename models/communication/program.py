@@ -93,11 +93,6 @@ class ProgramStage:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     parts: tuple[ProgramStage, ...] = ()
 
-    @property
-    def is_collective(self) -> bool:
-        """Whether it only moves data between ranks."""
-        return self.kind in COLLECTIVES
-
     def leaves(self) -> Iterator[ProgramStage]:
         """Its elementary stages: itself, or its parts."""
         if not self.parts:
