@@ -19,9 +19,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from weft.models.candidates.stages import StageCost, peak_bytes, static_bytes
-from weft.models.layers.cluster import model_cluster
-from weft.models.overlap.data_parallel import StepCosts, held_bytes, layer_groups
+from weft.models.candidates.stages import StageCost
+from weft.models.overlap.data_parallel import StepCosts, held_bytes, layer_groups, why_too_large
 from weft.models.spec.sections import Spec
 
 #: A bucket of DistributedDataParallel by default; ZeRO-1 is given the same.
@@ -65,8 +64,7 @@ def framework_steps(spec: Spec, micro_batches: int | None = None) -> tuple[Frame
     begin = (each - 1) * (forward + backward) + forward
     found = []
     for name, step, sliced in (("ddp", _ddp, False), ("zero-1", _zero, True)):
-        fits = static_bytes(layers, held_bytes(spec, sliced=sliced)) + peak_bytes(
-            layers, [1] * len(layers), "full") <= min(model_cluster(spec.cluster).available)
+        fits = why_too_large(spec, layers, held_bytes(spec, sliced=sliced)) is None
         makespan, period = step(costs, buckets, begin) if fits else (None, None)
         found.append(FrameworkStep(name, makespan, period, len(buckets)))
     return tuple(found)
