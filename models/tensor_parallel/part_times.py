@@ -72,11 +72,17 @@ class TensorExchange:
     forward_bytes: int
     backward_bytes: int
 
+    @property
+    def collectives(self) -> tuple[tuple[Collective, int] | None, tuple[Collective, int] | None]:
+        """Forward and backward, each with its bytes; slices are views."""
+        ahead, back = (None if kind == "none" or kind == "slice" else (kind, size) for kind, size in (
+            (self.forward, self.forward_bytes), (self.backward, self.backward_bytes)))
+        return ahead, back
+
     def seconds(self, timer: Timer) -> tuple[float, float]:
-        """Forward and backward; slices are views and take none."""
-        return (0.0 if self.forward == "none" or self.forward == "slice" else timer(self.forward, self.forward_bytes),
-                0.0 if self.backward == "none" or self.backward == "slice" else
-                timer(self.backward, self.backward_bytes))
+        """Forward and backward."""
+        ahead, back = (0.0 if found is None else timer(*found) for found in self.collectives)
+        return ahead, back
 
 
 def step(before: Layout, after: Layout) -> Step:

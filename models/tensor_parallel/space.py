@@ -173,11 +173,9 @@ class Space:
                 seconds[time.origin] += time.forward + time.input_grad + time.weight_grad
         for entry in sharded.exchanges:
             if entry.layer in layers:
-                for kind, size in ((entry.exchange.forward, entry.exchange.forward_bytes),
-                                   (entry.exchange.backward, entry.exchange.backward_bytes)):
-                    if kind != "none" and kind != "slice":
-                        found = group_time(kind, size, range(degree), self.network, self.device)
-                        seconds[found.origin] += found.seconds
+                for kind, size in filter(None, entry.exchange.collectives):
+                    found = group_time(kind, size, range(degree), self.network, self.device)
+                    seconds[found.origin] += found.seconds
         total = sum(seconds.values())
         return {str(origin): round(value / total, 4) for origin, value in sorted(seconds.items()) if total}
 
