@@ -18,6 +18,7 @@ from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 
 from weft.runtime.by_hand.instructions import KernelCall
+from weft.runtime.communication.calls import dropped
 from weft.runtime.communication.rules import STATES, stepped
 
 #: An operator's results, from the tensors of a part.
@@ -269,15 +270,6 @@ def _range(call: KernelCall) -> Tensor:
     return found.to(_dtype(call))
 
 
-def _hash(places: Tensor) -> Tensor:
-    """32 bits of each place, evenly spread: MurmurHash3's last step (Appleby, public domain)."""
-    low = 0xFFFFFFFF
-    places = places & low
-    places = ((places ^ (places >> 16)) * 0x85EBCA6B) & low
-    places = ((places ^ (places >> 13)) * 0xC2B2AE35) & low
-    return places ^ (places >> 16)
-
-
 def _dropout(call: KernelCall, x: Tensor, seed: Tensor) -> Tensor:
     """Random elements stay, drawn from the step's seed, the operator's own and the element's place in the whole: a part
     draws the same as the whole."""
@@ -285,9 +277,8 @@ def _dropout(call: KernelCall, x: Tensor, seed: Tensor) -> Tensor:
     for axis, (names, length) in enumerate(zip(call.inputs[0], call.attributes["lengths"], strict=True)):
         along = torch.arange(x.shape[axis], device=x.device) + (call.starts.get(names[0], 0) if names else 0)
         place = place * length + along.reshape([-1 if i == axis else 1 for i in range(x.ndim)])
-    start = _hash(seed.long() * 0x9E3779B1 + call.attributes["own"])
-    drawn, drop = _hash(_hash(place) + start).to(torch.float64) / 2.0**32, call.attributes["probability"]
-    return torch.where(drawn >= drop, x / (1 - drop), torch.zeros_like(x))
+    keep = dropped(place, call.attributes["probability"], (seed.long() << 32) + call.attributes["own"])
+    return (x * keep.to(x.dtype)).masked_fill(keep == 0, 0)
 
 
 def _adam(call: KernelCall, weight: Tensor, gradient: Tensor, mean: Tensor, square: Tensor,
