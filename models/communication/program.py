@@ -163,6 +163,11 @@ class CommunicationProgram(Dataflow[ProgramStage]):
         """The stages of a chain; a stage itself."""
         return [unit] if isinstance(unit, ProgramStage) else [self.by_name[name] for name in unit.stages]
 
+    @cached_property
+    def leaves(self) -> Mapping[str, ProgramStage]:
+        """Stages that are not fused, and the parts of those that are, by name."""
+        return {leaf.name: leaf for stage in self.stages for leaf in stage.leaves()}
+
     def stage(self, name: str) -> ProgramStage:
         """The stage of that name. Raises :class:`CommunicationError` if there is none."""
         if name not in self.by_name:
