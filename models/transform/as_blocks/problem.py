@@ -125,9 +125,7 @@ def plan_blocks(done: Preserved, pricing: Pricing) -> PlanBlocks:
     blocks = []
     for i, (block, hold) in enumerate(zip(groups, held, strict=True)):
         on = places[i]
-        named = [device for device in block.devices for _ in range(len(on) // len(block.devices) or 1)]
-        if len(named) != len(on):  # a message: its source's lane out, its target's lane in
-            named = list(block.devices)
+        named = [device for device in block.devices for _ in range(len(on) // len(block.devices))]
         change, space = _once(named, hold.change), _once(named, hold.workspace)
         after = sorted({*block.after, *also.get(i, ())})
         kind = BlockKind.COLLECTIVE if block.joined else _KIND[block.phase]

@@ -6,7 +6,6 @@ One indexed dimension of numbers may be cut: parts are terms of a sum.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from weft.models.capture.exported import Ref, Step
@@ -144,7 +143,6 @@ def _ordered(w: Writer, step: Step) -> None:
     found = w.add(step, "places", [(x, axes)], [*axes[:axis], (short,), *axes[axis + 1:]], name=".places",
                   frozen=[axes[axis][0], short], sizes={short: count}, axis=axis, count=count, largest=largest)
     w.used = set()
-    w.builder.tensors[found] = replace(w.builder.tensors[found], itemsize=8, gradient=False)
     if step.kind == "argsort":
         w.gives(step, found)
         return

@@ -136,8 +136,6 @@ def _divided(w: Writer, step: Step, total: str, counted: str, axes: Sequence[Axi
     count = w.add(step, "einsum", [(number, axes)], [], reduced=[name for one in axes for name in one], name=".count")
     share = w.add(step, "reciprocal", [(count, [])], [], name=".share")
     w.add(step, "einsum", [(total, []), (share, [])], [])
-    for name in (counted, number, count, share):
-        w.builder.tensors[name] = replace(w.builder.tensors[name], gradient=False)
 
 
 @rule("nll_loss", "nll_loss_nd")
