@@ -87,11 +87,10 @@ def along(planned: Planned, tensor: str, axis: int = 0) -> dict[str, str]:
 class _Choice:
     def __init__(self, planned: Planned, names: Sequence[str], devices: tuple[int, ...], prices: LayoutPrices,
                  bandwidth: float) -> None:
-        self.planned, self.program = planned, planned.program
-        self.names, self.devices, self.prices, self.bandwidth = names, devices, prices, bandwidth
+        self.program, self.names, self.devices = planned.program, names, devices
+        self.prices, self.bandwidth = prices, bandwidth
         self.operations = {name: self.program.by_name[name] for name in names}
-        self.sizes = {name: planned.sizes(planned.parts(name)[0])
-                      for name in names}
+        self.sizes = {name: planned.sizes(planned.parts(name)[0]) for name in names}
         self.labels = {name: self._labels(name) for name in names}
         self.seconds: dict[tuple[Layout, Layout, tuple[int, ...], int], float] = {}
 
