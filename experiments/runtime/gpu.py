@@ -110,7 +110,7 @@ def _calibrate_told(found: Any, output: str) -> str:
             f"{best['float32'] / 1e12:.1f} in fp32, {carried / 1e9:.0f} GB/s, {launch * 1e6:.1f} us a launch")
 
 
-def _backends_told(found: Any, output: str) -> str:
+def _backends_text(found: Any, output: str) -> str:
     row, = found["rows"]
     return (f"{row['model']}, batch {row['batch']}: over eager {row['over_eager']:.3f}, over the best single backend "
             f"({row['single']}) {row['over_single']:.3f}, of {', '.join(row['backends'])}")
@@ -169,7 +169,7 @@ PARTS = (
          "experiments.runtime.beside_torch --device {device} --only 'five equal blocks' --output {file}", 60,
          _beside_told, "--rounds 1", "--rounds 5", True),
     Part("backends", "What do several backends bring beside eager torch and the best single one?",
-         "experiments.runtime.backends --device {device} --output {file}", 120, _backends_told,
+         "experiments.runtime.backends --device {device} --output {file}", 120, _backends_text,
          "--only DCGAN --batches 1 --backends eager --measure 10 --seconds 1",
          "--only GPT-2 --batches 8 --measure 25 --seconds 2 --trial 25", True),
 )

@@ -1,4 +1,4 @@
-"""``weft.pipeline``: the call that every rank makes, and what it refuses."""
+"""``weft.pipeline``: checks, capture, planning and construction of the running pipeline."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_flatten
 
-from weft.app.pipeline.lib.asked import arguments_of, looks_of, require_apart, require_plan
+from weft.app.pipeline.lib.arguments import arguments_of, require_compatible, require_plan, signature_of
 from weft.app.pipeline.lib.dividing import in_shares, require_plan_of_shares
 from weft.app.pipeline.lib.mesh import places_of, require_unwrapped
 from weft.app.pipeline.lib.meta import numbers_for, real
@@ -32,7 +32,7 @@ from weft.app.pipeline.planning.frozen import require_backwards
 from weft.app.pipeline.planning.memory.planned import require_memory_plan, treated_as_planned
 from weft.app.pipeline.run.feeding import target_spec
 from weft.app.pipeline.run.pipe import PipelineEngine
-from weft.app.pipeline.run.shapes import Alike
+from weft.app.pipeline.run.shapes import Recapture
 from weft.runtime.backends.stages import stages_by
 from weft.runtime.by_modules.trace import trace
 from weft.runtime.captured.captured import Captured, CaptureError, is_on_meta
@@ -55,7 +55,7 @@ from weft.runtime.train.deferred import is_hooked
 from weft.runtime.transports.registry import device_for
 from weft.solver.io.writing import cache_folder
 
-#: The session of this process, while there is one, that has joined the ranks itself.
+#: The session of this process that created the process group, if there is one.
 _LAUNCHED: list[Session] = []
 
 
@@ -72,11 +72,11 @@ def make_pipeline(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, A
             raise error
 
     def at_exit() -> None:
-        if getattr(sys, "last_value", None) is not None:  # the script ended by an error, which Python has shown
+        if getattr(sys, "last_value", None) is not None:  # the script ended by an error that Python has printed
             session.watch.give_up(f"the script ended by {type(sys.last_value).__name__}: {sys.last_value}")
         session.watch.ended = True
         if session.is_guest and not torch.distributed.is_initialized():
-            session.watch.finish()  # whoever made the group has ended it, and with it the pipeline
+            session.watch.finish()  # the group's owner has destroyed it, and the pipeline with it
         else:
             pipe.close()
 
@@ -96,7 +96,7 @@ def make_pipeline(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, A
 
 @contextmanager
 def _joined(options: PipelineOptions) -> Iterator[Session]:
-    """The ranks that the pipeline runs on: inside a group that there is, else all that torchrun has started."""
+    """The pipeline's ranks: inside an existing process group, else all that torchrun has started."""
     if _LAUNCHED:
         raise CaptureError("a pipeline that has joined the ranks itself is running: close it first; for several beside "
                            "each other call torch.distributed.init_process_group before")
@@ -141,7 +141,7 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
         captured.require_fixed()
         captured = captured if options.backends is None else stages_by(captured, ())
     purity = Purity(captured, options.light) if isinstance(captured, Captured) else None
-    _require_equal(session, captured, looks_of((args, kwargs, options.target)), loss,
+    _require_equal(session, captured, signature_of((args, kwargs, options.target)), loss,
                    None if materials is None else materials.facts)
     goal = Goal(loss, None if loss is None else target_spec(options.target))
     example = _example(captured, part_args, part_kwargs, None if loss is None else options.target, goal, count,
@@ -180,7 +180,7 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
                          looks,
                          dims, count, positional_names(module))
 
-    def recut(plan: Plan, places: Sequence[int]) -> tuple[ModelDivision, Alike]:
+    def recut(plan: Plan, places: Sequence[int]) -> tuple[ModelDivision, Recapture]:
         if plan is not made.plan and (materials is not None or not isinstance(bare, Captured)):
             raise CaptureError("plans are switched of models that are exported with their numbers: not of those on the "
                                "meta device, and not under split")
@@ -188,7 +188,7 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
             treated_as_planned(bare, plan, example.leaves, dims), places, purity)
         require_backwards(own, plan)
 
-        def alike(args: tuple[Any, ...], kwargs: dict[str, Any], count: int) -> ModelDivision:
+        def recapture(args: tuple[Any, ...], kwargs: dict[str, Any], count: int) -> ModelDivision:
             if materials is not None:
                 raise CaptureError("the model was made on the meta device, and is captured once: give batches as the "
                                    "example, or build the model with its numbers")
@@ -201,7 +201,7 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
             require_alike(found, own)
             return found
 
-        return own, alike
+        return own, recapture
 
     pipe = PipelineEngine(session, close, recut, replace(made, notes=notes), replace(goal, seed=seed), inputs, options,
                           full)
@@ -212,7 +212,7 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
 
 def _captured(module: nn.Module, parts: Sequence[tuple[tuple[Any, ...], dict[str, Any]]], options: PipelineOptions,
               session: Session) -> Model:
-    """The model by an export on the first of these micro-batches, kept or new, or by a run of all."""
+    """The model by an export on the first of these micro-batches, cached or new, or traced by a run of all."""
     with autocasting(options.autocast, session.device):
         if options.split is not None:
             return trace(module, parts, options.split)
@@ -221,7 +221,7 @@ def _captured(module: nn.Module, parts: Sequence[tuple[tuple[Any, ...], dict[str
 
 
 def _require_plain(module: object, options: PipelineOptions, device: torch.device) -> None:
-    """Refuse what is wrong by itself."""
+    """Refuse invalid arguments."""
     micro_batches, loss = options.micro_batches, options.loss
     if not torch.is_grad_enabled():
         raise CaptureError("weft.pipeline measures gradients, which are off under torch.no_grad(): call it outside")
@@ -246,7 +246,7 @@ def _require_plain(module: object, options: PipelineOptions, device: torch.devic
         raise CaptureError(f"loss is {type(loss).__name__}, it must be a function of the result and the target")
     require_types(options.dtype, options.autocast)
     require_compile(options.compile)
-    require_apart(options)
+    require_compatible(options)
     require_own(module, loss)
     for (name, *_), tensor, _ in named_tensors(module, loss if isinstance(loss, nn.Module) else None):
         if is_lazy(tensor):

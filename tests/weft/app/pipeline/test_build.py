@@ -56,7 +56,7 @@ def test_two_steps_of_adamw_are_those_of_one_process(ranks: int, name: str, sche
             assert all(0.85 * planned <= held <= 1.15 * planned + other["under_way"] for planned, held, other in zip(
                 report["peaks"], report["measured_peaks"], found, strict=True)), report
         notes = "\n".join(report["notes"])
-        assert ("transfers take what the spec says" if name == "skip" else "links were measured") in notes
+        assert ("transfer times are the spec" if name == "skip" else "links were measured") in notes
     case = made(name, SIZE)
     case.model.load_state_dict(found[0]["state"])
     if case.loss is not None:  # what comes out in evaluation, on the rank of the last stage

@@ -1,4 +1,4 @@
-"""Which shares of the parameters each rank has, as ``tensor_parallel=`` says by torch's own styles."""
+"""Tensor parallelism: the shards of parameters on each rank, by torch's own styles in ``tensor_parallel=``."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from weft.runtime.train.sharding import is_divided
 if TYPE_CHECKING:
     from weft.app.pipeline.lib.options import PipelineOptions
 
-#: Styles of ``torch.distributed.tensor.parallel`` by submodules, or what calls ``parallelize_module``.
+#: Styles of ``torch.distributed.tensor.parallel`` by submodule, or a function that calls ``parallelize_module``.
 TensorPlan: TypeAlias = Mapping[str, Any] | Callable[[nn.Module, Any], object]
 
 
 def peers_of(options: PipelineOptions) -> Any:
-    """The mesh of the ranks that compute together; ``None`` where each computes alone."""
+    """The mesh of the ranks that share a stage's parameters; ``None`` without tensor parallelism."""
     mesh: Any = options.mesh
     return None if options.tensor_parallel is None else mesh[tensor_dimension(mesh)]
 
 
 def require_plan_of_shares(module: nn.Module, options: PipelineOptions) -> None:
-    """Raise :class:`~weft.runtime.captured.captured.CaptureError` for a ``tensor_parallel`` that says nothing of
+    """Raise :class:`~weft.runtime.captured.captured.CaptureError` for a ``tensor_parallel`` that does not apply to
     ``module``."""
     plan = options.tensor_parallel
     if plan is None:
@@ -52,10 +52,10 @@ def require_plan_of_shares(module: nn.Module, options: PipelineOptions) -> None:
 
 
 def in_shares(captured: Captured, options: PipelineOptions) -> Captured:
-    """``captured`` whose parameters are this rank's shares; those that are not divided, and those of a loss that
-    learns, are known to be whole.
+    """``captured`` with this rank's shards as parameters; undivided parameters and those of a trained loss are
+    replicated.
 
-    Raises :class:`~weft.runtime.captured.captured.CaptureError` for a plan that cannot be done.
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` for a plan that cannot be applied.
     """
     from torch.distributed.tensor import DTensor, Replicate
 
@@ -79,7 +79,8 @@ def in_shares(captured: Captured, options: PipelineOptions) -> Captured:
 
 
 def _placed(model: nn.Module, plan: TensorPlan | None, mesh: Any) -> dict[int, tuple[str, nn.Parameter, Any]]:
-    """The parameters that have numbers, by ``id``: name, parameter, how it lies, found by torch on a model without."""
+    """The materialised parameters by ``id``, each with its name and the placement that torch gives it on a copy without
+    storage."""
     from torch.distributed.tensor import Replicate
     from torch.distributed.tensor.parallel import parallelize_module
 
@@ -90,7 +91,7 @@ def _placed(model: nn.Module, plan: TensorPlan | None, mesh: Any) -> dict[int, t
         elif plan is not None:
             plan(shell, mesh)
     except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:
-        raise CaptureError(f"tensor_parallel cannot be done: {str(error).splitlines()[0]}") from error
+        raise CaptureError(f"tensor_parallel cannot be applied: {str(error).splitlines()[0]}") from error
     there = dict(shell.named_parameters(remove_duplicate=False))
     found: dict[int, tuple[str, nn.Parameter, Any]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -99,27 +100,27 @@ def _placed(model: nn.Module, plan: TensorPlan | None, mesh: Any) -> dict[int, t
         placed: Any = there.get(name)
         how = placed.placements[0] if is_divided(placed) else Replicate()
         if how.is_partial() or len({how, found.get(id(parameter), (name, parameter, how))[2], Replicate()}) > 2:
-            raise CaptureError(f"tensor_parallel has {name} lie as {how!r}, but it is divided otherwise, or cannot lie "
-                               "so: give one of Shard and Replicate for each parameter")
+            raise CaptureError(f"tensor_parallel places {name} as {how!r}, which conflicts with another placement "
+                               "of it or is not supported: give one of Shard and Replicate for each parameter")
         if how.is_shard() or id(parameter) not in found:
             found[id(parameter)] = name, parameter, how
     return found
 
 
 def _shell(module: nn.Module, known: dict[int, Any]) -> nn.Module:
-    """The same modules with parameters that have no numbers."""
+    """A copy of the modules with parameters on the meta device."""
     if id(module) in known:
         return known[id(module)]  # type: ignore[no-any-return]
     shell = known[id(module)] = copy.copy(module)
-    held: Any = shell.__dict__
+    attributes: Any = shell.__dict__
     for key, value in vars(module).items():
         if isinstance(value, dict):
-            held[key] = value.copy()  # what is registered on one is not on the other
+            attributes[key] = value.copy()  # registrations on the copy do not change the original
     for name, parameter in module._parameters.items():
         if parameter is not None:
-            held["_parameters"][name] = known.setdefault(id(parameter), nn.Parameter(
+            attributes["_parameters"][name] = known.setdefault(id(parameter), nn.Parameter(
                 parameter.detach().to("meta"), requires_grad=parameter.requires_grad))
     for name, child in module._modules.items():
         if child is not None:
-            held["_modules"][name] = _shell(child, known)
+            attributes["_modules"][name] = _shell(child, known)
     return shell

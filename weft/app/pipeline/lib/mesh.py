@@ -1,5 +1,5 @@
-"""Which processes a pipeline runs on, in how many copies, and how many share each rank's parameters: as ``mesh=``,
-``group=`` and ``data=`` say."""
+"""The processes of a pipeline, its data-parallel copies and tensor-parallel peers, from ``mesh=``, ``group=`` and
+``data=``."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from weft.runtime.ranks.words import some
 if TYPE_CHECKING:
     from weft.app.pipeline.lib.options import PipelineOptions
 
-#: What the dimensions of a mesh may be called: along which copies of the model lie, along which parameters are divided,
-#: and along which the model is cut. Processes are counted in this order, the last running fastest.
+#: Names of mesh dimensions: for copies of the model, for shards of parameters, and for stages. Processes are numbered
+#: in this order, the last dimension fastest.
 DATA = ("data", "dp", "dp_replicate", "replicate")
 TENSOR = ("tensor", "tp")
 PIPELINE = ("pipeline", "pp", "pipe", "stage")
-#: Wrappers that sum gradients themselves, by class, and where they are made.
+#: Wrappers that reduce gradients themselves, by class, with the name users know.
 WRAPPERS = {"DistributedDataParallel": "DistributedDataParallel", "FullyShardedDataParallel": "FSDP",
             "FSDPModule": "fully_shard"}
 
 
 class Places(NamedTuple):
-    """The processes by their numbers in ``torch.distributed``, copy after copy; ``None``: all that there will be, once
-    they have joined. ``peers``: how many there are of each copy, with shares of its parameters."""
+    """The processes by their global ranks in ``torch.distributed``, copy after copy; ``None``: all, before the process
+    group exists. ``peers``: number of ranks that share the parameters of a stage."""
 
     numbers: tuple[int, ...] | None
     copies: int
@@ -42,11 +42,10 @@ def places_of(options: PipelineOptions) -> Places:
     if data is not None and (type(data) is not int or data < 1):
         raise CaptureError(f"data is {data!r:.60}, it must be a whole number of copies, at least 1")
     if mesh is not None and group is not None:
-        raise CaptureError("mesh and group are given, which both say on which ranks the pipeline runs: give one")
+        raise CaptureError("mesh and group are both given, and both select the pipeline's ranks: give one")
     if not dist.is_initialized():
         if mesh is not None or group is not None:
-            raise CaptureError("mesh and group need the process group that they are of: call "
-                               "torch.distributed.init_process_group before")
+            raise CaptureError("mesh and group need a process group: call torch.distributed.init_process_group before")
         if not divided:
             return Places(None, data or 1)
     if divided and not tensor_dimension(mesh):
@@ -69,24 +68,23 @@ def places_of(options: PipelineOptions) -> Places:
 
 
 def tensor_dimension(mesh: Any) -> str | None:
-    """What the dimension of ``mesh`` is called along which parameters are divided."""
+    """The name of the dimension of ``mesh`` along which parameters are sharded, if any."""
     return next((name for name in getattr(mesh, "mesh_dim_names", None) or () if name in TENSOR), None)
 
 
 def require_unwrapped(module: nn.Module) -> None:
-    """Raise :class:`~weft.runtime.captured.captured.CaptureError` for a model that something else trains on several
-    ranks."""
+    """Raise :class:`~weft.runtime.captured.captured.CaptureError` for a model that is already parallelised."""
     for name, part in module.named_modules():
         kinds = {kind.__name__ for kind in type(part).__mro__ if kind.__module__.startswith("torch.")}
         if found := next((what for kind, what in WRAPPERS.items() if kind in kinds), None):
             where = f"{name} is" if name else "the model is"
-            raise CaptureError(f"{where} wrapped in {found} already, which would sum gradients a second time: give the "
+            raise CaptureError(f"{where} wrapped in {found} already, which would reduce gradients twice: give the "
                                "plain model, and mesh= or data= for the copies")
     for name, parameter in module.named_parameters():
         if any(kind.__name__ == "DTensor" for kind in type(parameter).__mro__):
-            raise CaptureError(f"the parameter {name} is a DTensor, a share of which each rank has: give the model "
-                               "before parallelize_module or distribute_tensor, and what these were told as "
-                               "tensor_parallel=, a plan or a function of the model and the mesh")
+            raise CaptureError(f"the parameter {name} is a DTensor, sharded over ranks: give the model before "
+                               "parallelize_module or distribute_tensor, and their plan as tensor_parallel=, "
+                               "styles by submodule or a function of the model and the mesh")
 
 
 def _of_mesh(mesh: Any, data: int | None) -> tuple[list[int], int, int]:

@@ -1,4 +1,4 @@
-"""A pipeline of a model on the meta device: what a rank has is given numbers, and what rank 0 measures, for as long."""
+"""Materialises a model on the meta device: each rank its own stages, and stages under measurement for as long."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from weft.runtime.interface.training import Training
 
 
 def real(value: Any, device: torch.device) -> Any:
-    """``value``, nested, with zeros in the place of tensors on the meta device."""
+    """``value`` (a tree) with zeros in place of tensors on the meta device."""
     return tree_map(lambda leaf: torch.zeros(leaf.shape, dtype=leaf.dtype, device=device)
                     if isinstance(leaf, Tensor) and leaf.is_meta else leaf, value)
 
 
 def numbers_for(captured: Captured, cut: ModelDivision, stages: tuple[int, ...], materials: Materials,
                 with_the_rest: bool) -> tuple[Captured, dict[str, Tensor]]:
-    """``captured`` with numbers in what ``stages`` read, and in nothing else; ``with_the_rest``, also in what the state
-    dict has and no stage reads. And what these numbers are before they are rounded to the model's type, by name."""
+    """``captured`` with the tensors of ``stages`` materialised; ``with_the_rest``: also entries of the state dict that
+    no stage reads. And their values by name before rounding to the model's dtype."""
     wanted = [tensor for s in stages for tensor in cut.tensors(s)]
     if with_the_rest:
         read = {id(tensor) for s in range(cut.count) for tensor in cut.tensors(s)}
@@ -39,15 +39,15 @@ def numbers_for(captured: Captured, cut: ModelDivision, stages: tuple[int, ...],
     return captured.exchanging(_rounded(wanted, values)), precise
 
 
-def built_when_asked(training: Training, make: Callable[[int], nn.Module], materials: Materials) -> Training:
-    """``training`` whose stages are made, by ``make``, and given numbers each time they are looked up: nobody holds
-    more than one."""
-    return replace(training, stages=BuiltWhenAsked(make, tuple(training.stages), materials))
+def built_on_lookup(training: Training, make: Callable[[int], nn.Module], materials: Materials) -> Training:
+    """``training`` whose stages are built by ``make`` and materialised at each lookup, so that at most one is in
+    memory."""
+    return replace(training, stages=BuiltOnLookup(make, tuple(training.stages), materials))
 
 
 def with_numbers(module: nn.Module, materials: Materials, known: dict[int, Tensor] | None = None) -> nn.Module:
-    """``module``, a stage of a model on the meta device, with numbers of its own, which the model does not get. Stages
-    of one rank share what is in ``known``, by the ``id`` of the model's tensors."""
+    """Materialise ``module``, a stage of a model on the meta device; the model itself is unchanged. Stages of one rank
+    share the tensors in ``known``, by the ``id`` of the model's tensors."""
     known = {} if known is None else known
     wanted = [tensor for tensor in chain(module.parameters(), module.buffers()) if id(tensor) not in known]
     known.update(_rounded(wanted, materials.of(wanted)))
@@ -55,8 +55,8 @@ def with_numbers(module: nn.Module, materials: Materials, known: dict[int, Tenso
     return module
 
 
-class BuiltWhenAsked(Mapping[int, nn.Module]):
-    """Stages by number, each made anew at every lookup."""
+class BuiltOnLookup(Mapping[int, nn.Module]):
+    """Stages by number, each built at every lookup."""
 
     def __init__(self, make: Callable[[int], nn.Module], stages: tuple[int, ...], materials: Materials) -> None:
         self.make, self.stages, self.materials = make, stages, materials

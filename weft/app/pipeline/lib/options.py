@@ -1,4 +1,4 @@
-"""What :func:`weft.pipeline` was asked for, beside the model and its example."""
+"""The options of :func:`weft.pipeline`, beside the model and its example."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
     from weft.runtime.plan.plan import Plan
     from weft.solver.schedule import Schedule
 
-#: How stages lie on ranks, and which backwards are tried, where no spec says it.
+#: Placements of stages on ranks, and kinds of backward to try, unless a spec selects others.
 SHAPES: Final[tuple[Literal["chain", "v"], ...]] = ("chain",)
 BACKWARDS: Final[tuple[Literal["full", "split"], ...]] = ("full", "split")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineOptions:
-    """The arguments of :func:`weft.pipeline`, each as it is described there."""
+    """The keyword arguments of :func:`weft.pipeline`, described there."""
 
     micro_batches: int
 
-    # what is trained on
+    # training
     loss: Callable[..., Loss] | None = None
     target: Any = None
     batch_dims: BatchDims = 0
     clip_norm: float | None = None
     allow_unread: bool = False
 
-    # what is planned
+    # planning
     schedule: Schedule | str | os.PathLike[str] | None = None
     plan: Plan | str | os.PathLike[str] | None = None
     cuts: Sequence[int] | None = None
@@ -53,23 +53,23 @@ class PipelineOptions:
     time_limit: float = 10.0
     defer: str = "worth"
 
-    # what its numbers are
+    # weights
     state: State | None = None
     materialise: Fill | None = None
 
-    # how it is computed
+    # computation
     dtype: torch.dtype | None = None
     autocast: torch.dtype | None = None
     compile: Compile = False
 
-    # where it runs
+    # ranks
     mesh: DeviceMesh | None = None
     group: ProcessGroup | None = None
     data: int | None = None
     fully_shard: bool = False
     tensor_parallel: TensorPlan | None = None
 
-    # how it is run
+    # execution
     timeout: float = 60.0
     cache: str | os.PathLike[str] | bool | None = True
     remeasure: bool = False
@@ -78,11 +78,11 @@ class PipelineOptions:
 
     @property
     def light(self) -> bool:
-        """Whether all weight gradients wait that can, also light ones."""
+        """Whether all weight gradients that can be deferred are, including light ones."""
         return self.defer == "all"
 
     def settings(self) -> dict[str, str]:
-        """What must be the same on all ranks, by the name of its argument, as a text to compare."""
+        """The options that must be equal on all ranks, by argument, as texts to compare."""
         plain = {f"{name}=": _shown(getattr(self, name)) for name in (
             "micro_batches", "batch_dims", "clip_norm", "defer", "seed", "dtype", "autocast", "split", "memory_plan",
             "co_shard", "backends", "schedule", "plan", "cuts", "transport", "data", "fully_shard")}
@@ -92,16 +92,14 @@ class PipelineOptions:
         return {**plain, "compile=": _shown(how), "tensor_parallel=": _shown(by_name)}
 
     def planned(self) -> list[str]:
-        """What a plan depends on, beside the model and what it is given, as texts to compare.
-
-        Raises ``OSError`` for a spec that cannot be read."""
+        """The options that a plan depends on, as texts to compare. Raises ``OSError`` for an unreadable spec."""
         spec = Path(self.spec).read_text(encoding="utf-8") if isinstance(self.spec, str | os.PathLike) else self.spec
-        told = [text for name, text in self.settings().items() if name not in ("clip_norm=", "seed=")]
-        return [_shown(spec), _shown(self.memory), _shown(self.time_limit), *told]
+        texts = [text for name, text in self.settings().items() if name not in ("clip_norm=", "seed=")]
+        return [_shown(spec), _shown(self.memory), _shown(self.time_limit), *texts]
 
 
 def _shown(value: object) -> str:
-    """Equal for values that mean the same; of an object, its kind."""
+    """A text that is equal for equal values; for objects without a useful ``repr``, the type's name."""
     if isinstance(value, Mapping):
         return repr(sorted(value.items(), key=repr))
     if isinstance(value, os.PathLike):

@@ -1,9 +1,9 @@
-"""The types of numbers that a pipeline computes in: all modules in bf16 beside weights in fp32, or autocast.
+"""Mixed precision: modules in a lower dtype with master weights in fp32, or autocast.
 
-``dtype=torch.bfloat16``: modules are in bf16, and so is what passes between stages; the optimizer has weights in fp32,
-which gather the gradients (:class:`~weft.runtime.interface.precision.MasterWeights`). ``autocast=torch.bfloat16``:
-weights stay as they are, and each operator computes in the type that torch's autocast has for it. With
-``torch.float16`` in either place losses are scaled (:mod:`weft.runtime.interface.scaling`).
+``dtype=torch.bfloat16``: modules and the tensors between stages are in bf16; the optimizer updates master weights in
+fp32, which accumulate the gradients (:class:`~weft.runtime.interface.precision.MasterWeights`).
+``autocast=torch.bfloat16``: weights keep their dtype, and operators compute in the dtype that torch's autocast selects.
+With ``torch.float16`` in either, losses are scaled (:mod:`weft.runtime.interface.scaling`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from weft.runtime.interface.precision import MasterWeights
 from weft.runtime.interface.scaling import LossScale
 from weft.runtime.train.sharding import shared_as
 
-#: The type of the weights that are trained where modules are in a lower one.
+#: Dtype of master weights.
 MASTER = torch.float32
 
 
 def require_types(dtype: object, autocast: object) -> None:
-    """Refuse types that nothing is trained in.
+    """Refuse dtypes that do not support training.
 
     Raises :class:`~weft.runtime.captured.captured.CaptureError`.
     """
@@ -38,12 +38,12 @@ def require_types(dtype: object, autocast: object) -> None:
             raise CaptureError(f"{name} is {value!r:.60}, it must be torch.bfloat16, torch.float16" + (
                 ", torch.float32 or torch.float64" if name == "dtype" else ""))
     if dtype is not None and autocast is not None:
-        raise CaptureError("dtype and autocast are both given: give dtype for modules in that type, or autocast for "
-                           "weights as they are")
+        raise CaptureError("dtype and autocast are both given: give dtype to convert modules, or autocast to keep "
+                           "their weights")
 
 
 def lowered(module: nn.Module, dtype: torch.dtype, loss: nn.Module | None = None) -> dict[str, Tensor]:
-    """Bring ``module`` and ``loss`` to ``dtype``, in place; gives parameters as they were, by name."""
+    """Convert ``module`` and ``loss`` to ``dtype`` in place. Returns the parameters before conversion, by name."""
     before = {item.name: item.tensor.detach() for item in named_tensors(module, loss)
               if isinstance(item.tensor, nn.Parameter)}
     for part in (module, loss):
@@ -53,7 +53,7 @@ def lowered(module: nn.Module, dtype: torch.dtype, loss: nn.Module | None = None
 
 
 def typed(value: Any, dtype: torch.dtype | None) -> Any:
-    """``value``, nested, with its floating-point tensors in ``dtype``."""
+    """``value`` (a tree) with its floating-point tensors in ``dtype``."""
     if dtype is None:
         return value
     return tree_map(lambda leaf: leaf.to(dtype) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf,
@@ -62,7 +62,7 @@ def typed(value: Any, dtype: torch.dtype | None) -> Any:
 
 def masters_of(parameters: Mapping[str, nn.Parameter], full: Mapping[str, Tensor],
                dtype: torch.dtype | None) -> MasterWeights | None:
-    """What is trained in place of ``parameters``, from their values ``full``; ``None``: they themselves."""
+    """Master weights of ``parameters`` with the values ``full``; ``None`` if ``dtype`` needs none."""
     if not has_masters(dtype):
         return None
     return MasterWeights(parameters.values(), [shared_as(parameter, full[name].to(parameter.device))
@@ -70,13 +70,13 @@ def masters_of(parameters: Mapping[str, nn.Parameter], full: Mapping[str, Tensor
 
 
 def scaling_of(dtype: torch.dtype | None, autocast: torch.dtype | None) -> LossScale | None:
-    """The scale of losses, where something is computed in fp16."""
+    """The loss scale, if anything is computed in fp16."""
     return LossScale() if torch.float16 in (dtype, autocast) else None
 
 
 def copies_of_weights(dtype: torch.dtype | None) -> tuple[int, int]:
-    """An optimizer's two values in numbers of a weight's size; and the same with masters and what their gradients take
-    more than one of that size."""
+    """Optimizer state per weight, in multiples of a weight's bytes: two moments; and the same with master weights and
+    the additional bytes of their gradients."""
     if not has_masters(dtype):
         return 2, 2
     times = MASTER.itemsize // dtype.itemsize
@@ -84,10 +84,10 @@ def copies_of_weights(dtype: torch.dtype | None) -> tuple[int, int]:
 
 
 def has_masters(dtype: torch.dtype | None) -> TypeGuard[torch.dtype]:
-    """Whether weights are trained in another type than modules compute in."""
+    """Whether ``dtype`` needs master weights."""
     return dtype is not None and dtype.itemsize < MASTER.itemsize
 
 
 def autocasting(dtype: torch.dtype | None, device: torch.device) -> AbstractContextManager[object]:
-    """Inside, operators compute in the types of autocast to ``dtype``, if that is given."""
+    """A context with autocast to ``dtype``, if that is given."""
     return nullcontext() if dtype is None else torch.autocast(device.type, dtype)

@@ -1,4 +1,4 @@
-"""The second way from a model to stages: cut before submodules that the user names, in place of an export."""
+"""Stages of a model, by its captured operators or by the submodules that ``split=`` names, which needs no export."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from weft.runtime.captured.purity import Purity
 if TYPE_CHECKING:
     from weft.app.pipeline.planning.measuring import Example
 
-#: A model that is known by an export, or by a run.
+#: A model that was exported, or traced by a run.
 Model: TypeAlias = Captured | Traced
 
 
 def divided(model: Model, places: Sequence[int], purity: Purity | None) -> ModelDivision:
-    """The stages of ``model``: cut at operators, or at the submodules that it was traced for."""
+    """The stages of ``model``: cut at operators, or at the submodules of its trace."""
     return ModuleCut(model) if isinstance(model, Traced) else CapturedCut(model, places, purity)
 
 
 def require_alike(found: ModelDivision, wanted: ModelDivision) -> None:
-    """Raise :class:`~weft.runtime.captured.captured.CaptureError` unless two divisions of one model, for batches of
-    different shapes, have the same stages: operators, values that pass, parameters."""
+    """Raise :class:`~weft.runtime.captured.captured.CaptureError` unless two divisions of a model, for batches of
+    different shapes, have the same stages: equal operators, values between stages, and parameters."""
     if isinstance(found.captured, Captured) and isinstance(wanted.captured, Captured):
         for own, like in zip_longest(found.captured.calls, wanted.captured.calls):
             if own is None or like is None or (own.name, str(own.target)) != (like.name, str(like.target)):
@@ -42,31 +42,31 @@ def require_alike(found: ModelDivision, wanted: ModelDivision) -> None:
     mine, theirs = found.stages(()), wanted.stages(())
     if mine.ports != theirs.ports or [list(map(id, own)) for own in found.parameters] != [
             list(map(id, own)) for own in wanted.parameters]:
-        raise CaptureError("the model's stages pass on other values for this shape, or have other parameters")
+        raise CaptureError("for this shape the model's stages exchange other values, or have other parameters")
 
 
 def require_split(module: nn.Module, options: PipelineOptions) -> None:
-    """Refuse a ``split`` that is no list of names, or of a model that cannot be run."""
+    """Refuse a ``split`` that is no list of names, and one of a model that cannot run."""
     if options.split is None:
         return
     if isinstance(options.split, str) or not isinstance(options.split, Sequence):
         raise CaptureError(f"split is {options.split!r:.60}, it must be a list of names of submodules")
     if is_on_meta(module):
-        raise CaptureError("split runs the model, but it is on the meta device, without numbers: build it with them, "
-                           "or leave split out")
+        raise CaptureError("split runs the model, but it is on the meta device: build it with weights, or leave split "
+                           "out")
 
 
 def fixed_places(model: Model, options: PipelineOptions) -> tuple[int, ...] | None:
-    """The one cut that the user has said; ``None`` where it is searched for. Of stages that begin at submodules, the
-    places are their numbers."""
+    """The cuts that the user has fixed; ``None`` if they are searched for. With ``split``, cuts are the numbers of the
+    stages."""
     if isinstance(model, Traced):
         return tuple(range(1, len(model.entries)))
     return None if options.cuts is None else tuple(options.cuts)
 
 
 def stage_counts(model: Model, counts: tuple[int, ...], ranks: int) -> tuple[int, ...]:
-    """Those of ``counts``, the numbers of stages that may be, which ``model`` has: all, unless it was traced. Raises
-    :class:`~weft.runtime.captured.captured.CaptureError` where it has another number."""
+    """The numbers of stages in ``counts`` that ``model`` can have: all, or that of its trace. Raises
+    :class:`~weft.runtime.captured.captured.CaptureError` if a traced model has another number."""
     if not isinstance(model, Traced):
         return counts
     found = len(model.entries)
@@ -77,8 +77,9 @@ def stage_counts(model: Model, counts: tuple[int, ...], ranks: int) -> tuple[int
 
 
 def with_values(example: Example, model: Model) -> Example:
-    """``example`` with what passes between stages in it, where these are measured on such: all, or whole numbers.
-    Raises :class:`~weft.runtime.captured.captured.CaptureError` for stages that do not compute what the model does."""
+    """``example`` with the values between stages that measurement needs: integers of a captured model, all values of a
+    traced one. Raises :class:`~weft.runtime.captured.captured.CaptureError` if the stages' result is not the model's.
+    """
     if isinstance(model, Captured):
         return example if is_on_meta(model.model) else replace(
             example, named={**whole_numbers(model, example.leaves), **example.named})

@@ -1,4 +1,5 @@
-"""Which backend computes each stage: measured by the rank that would run it, and an option of the stage's choice."""
+"""Chooses the backend of each stage: each rank measures its stages by every backend, and each is an option of a choice
+in the schedule's problem."""
 
 from __future__ import annotations
 
@@ -24,12 +25,12 @@ from weft.solver.schedule import Schedule
 from weft.solver.wide.block import WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
 
-#: By stage and the name of a backend other than eager, what the stage costs with it.
+#: Costs by stage and by the name of a backend other than eager.
 BackendCosts: TypeAlias = Mapping[int, Mapping[str, StageCosts]]
 
 
 def require_backends(module: nn.Module, options: PipelineOptions) -> None:
-    """Refuse backends that cannot be had.
+    """Refuse backends that are unknown or not available.
 
     Raises :class:`~weft.runtime.captured.captured.CaptureError`.
     """
@@ -41,13 +42,13 @@ def require_backends(module: nn.Module, options: PipelineOptions) -> None:
         raise CaptureError(str(error) if isinstance(error, BackendError) else
                            f"backends is {options.backends!r:.60}, it must be 'auto' or names") from None
     if is_on_meta(module):
-        raise CaptureError("backends are measured on the model's numbers, but it is on the meta device: build it with "
-                           "them, or leave backends out")
+        raise CaptureError("backends are measured with the model's weights, but it is on the meta device: build it "
+                           "with weights, or leave backends out")
 
 
 def measured_backends(ranks: Ranks, machine: Machine, places: Sequence[int], skipped: list[str]) -> BackendCosts:
-    """What stages of the cut at ``places`` cost by backend; all ranks call it together, and all get the same. Which
-    could not be measured, or have wrong numbers, is added to ``skipped``, a sentence each."""
+    """Costs of the stages of the cut at ``places`` by backend. Collective: all ranks get the same. A sentence for each
+    backend that fails or has wrong results is added to ``skipped``."""
     device, count = ranks.session.device, len(places) + 1
     usable, notes = backends_named(ranks.options.backends or (), device.type, trains=True)
     found: dict[int, dict[str, StageCosts]] = {}
@@ -60,7 +61,7 @@ def measured_backends(ranks: Ranks, machine: Machine, places: Sequence[int], ski
         for s in own:
             try:
                 cost = _measured(ranks, places, s, backend.name)
-            except Exception as error:  # of many types: dynamo's, a compiler's, whatever a backend raises
+            except Exception as error:  # of many types: of dynamo, of a compiler, of a backend
                 cost = f"raised {type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]:.200}"
             if cost is not None:
                 measured.append((s, cost))
@@ -74,7 +75,7 @@ def measured_backends(ranks: Ranks, machine: Machine, places: Sequence[int], ski
 
 
 def _measured(ranks: Ranks, places: Sequence[int], s: int, name: str) -> StageCosts | str | None:
-    """What stage ``s`` costs by the backend ``name``, or why it is not used; ``None`` where it computes none of it."""
+    """Costs of stage ``s`` by the backend ``name``, or why it is not used; ``None`` if it computes no part of it."""
     captured, device = ranks.captured, ranks.session.device
     assert isinstance(captured, Captured) and isinstance(captured.treatment, StageBackends)
     if captured.treatment.stage(places, s, name) is None:
@@ -96,7 +97,7 @@ def _measured(ranks: Ranks, places: Sequence[int], s: int, name: str) -> StageCo
 def by_backends(costs: Sequence[StageCosts], others: BackendCosts,
                 problem_of: Callable[[Sequence[StageCosts]], Problem], micro_batches: int,
                 time_limit: float) -> Schedule:
-    """The best schedule, whose stages each have the backend that goes best with it.
+    """The best schedule over the stages' backends.
 
     Raises :class:`~weft.solver.feasibility.infeasible.Infeasible`.
     """
@@ -120,12 +121,12 @@ def by_backends(costs: Sequence[StageCosts], others: BackendCosts,
     return found.with_solver(**{STAGE_BACKENDS: [found.choices.get(f"stage {s}", EAGER) for s in range(len(costs))]})
 
 
-def backends_told(schedule: Schedule) -> dict[str, Any]:
-    """What ``schedule`` says of backends."""
+def backend_record(schedule: Schedule) -> dict[str, Any]:
+    """The backends in the record of ``schedule``'s solver."""
     return {key: value for key, value in schedule.solver.items() if key == STAGE_BACKENDS}
 
 
 def backends_notes(schedule: Schedule, skipped: Sequence[str]) -> list[str]:
-    """By which backends stages are computed, and which are not used, a sentence each."""
+    """Sentences on the stages' backends and on backends that are not used."""
     names = schedule.solver.get(STAGE_BACKENDS)
     return [*([f"stages are computed by {', '.join(names)}"] if names else []), *skipped]

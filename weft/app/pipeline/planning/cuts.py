@@ -1,4 +1,4 @@
-"""Which cuts are looked at one after another, and what was found of each."""
+"""The order in which candidate cuts are measured, and the results of each."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from weft.app.pipeline.planning.machine import Machine
 from weft.app.pipeline.planning.measuring import Ranks
 from weft.app.pipeline.planning.memory.planned import Attempt, plans_memory
 from weft.app.pipeline.planning.problems import StagesRun, least, loads
-from weft.app.pipeline.planning.row import ALIKE, Row, proposals, rough_step
+from weft.app.pipeline.planning.row import TIE, Row, estimated_step, proposals
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.measure.stage_costs import StageCosts
 from weft.solver.baselines import BASELINES
 
-#: Cuts that are measured at most, and where they leave no schedule that fits.
-CUTS, LOOKS = 3, 8
+#: Most cuts that are measured; and most that are tried until a schedule fits the memory.
+MOST, MOST_UNTIL_FIT = 3, 8
 
 
 @dataclass(frozen=True)
-class Tried:
-    """A cut with what its stages cost, and the schedules that were run on it."""
+class TriedCut:
+    """A cut with the measured costs of its stages and the schedules that were run on them."""
 
     places: tuple[int, ...]
     costs: Sequence[StageCosts]
@@ -31,51 +31,51 @@ class Tried:
 
     @property
     def best(self) -> StagesRun:
-        """The one whose step took least; published ones come first."""
+        """The run with the shortest step; within noise, published schedules are preferred."""
         return least(self.runs)
 
 
 class Cuts:
-    """Which cut is looked at next, and what was found of those before; all but :attr:`row` is rank 0's."""
+    """Selects the next cut to measure and collects the results. Only rank 0 has more than :attr:`row`."""
 
     def __init__(self, ranks: Ranks, machine: Machine, row: Row | None, counts: Sequence[int]) -> None:
         self.ranks, self.machine, self.row, self.counts = ranks, machine, row, counts
         self.options, self.name = ranks.options, type(ranks.captured.model).__name__
         self.begun = time.monotonic()
-        self.looked: list[tuple[int, ...]] = []
-        self.tried: list[Tried] = []
-        self.skipped: list[str] = []  # which backends were not measured, and why
-        self.reason: ValueError | None = None  # why the last cut left no schedule
-        self.promising = True  # whether the last one's stages left one worth a run
+        self.candidates: list[tuple[int, ...]] = []
+        self.tried: list[TriedCut] = []
+        self.skipped: list[str] = []  # a sentence for each backend that is not used
+        self.reason: ValueError | None = None  # why no schedule of the last cut fits
+        self.promising = True  # whether a schedule of the last cut was good enough to run
         self.planning = plans_memory(ranks, machine, counts)
-        self.attempts: list[Tried | None] = []
+        self.attempts: list[TriedCut | None] = []
         if row is not None and ranks.decides and any(amount is not None for amount in machine.memory):
             self.row = ranks.kept(row)
 
-    def following(self) -> tuple[int, ...] | None:
-        """The cut to be looked at next; ``None`` if that is enough. Raises
-        :class:`~weft.runtime.captured.captured.CaptureError` where there is none at all."""
+    def next_cut(self) -> tuple[int, ...] | None:
+        """The next cut to measure; ``None`` if no other is worthwhile. Raises
+        :class:`~weft.runtime.captured.captured.CaptureError` if no cut leaves a schedule that fits."""
         found = self._next()
         if found is not None:
-            self.looked.append(found)
+            self.candidates.append(found)
         elif not self.tried and not self.planning:
             raise CaptureError(f"no cut leaves a schedule that fits: {self.reason}") from self.reason
         return found
 
-    def learn(self, tried: Tried) -> None:
-        """What the stages of a cut took says more of the row than operators by themselves."""
+    def learn(self, tried: TriedCut) -> None:
+        """Add a result, and scale the row to it: stages measured in a run are more accurate than single operators."""
         self.tried.append(tried)
         if self.row is not None:
             self.row = self.row.scaled(tried.places, loads(tried.best.fitted, len(tried.costs)))
 
     def attempted(self, costs: Sequence[StageCosts]) -> Attempt:
-        """A cut with a memory plan was looked at, whose stages cost ``costs``; and whether a schedule of it ran."""
+        """Close the attempt at a cut with a memory plan: its stage ``costs``, and whether a schedule of it ran."""
         self.attempts.append(self.tried.pop() if self.tried else None)
         return costs, self.attempts[-1] is not None
 
     def best_attempt(self) -> int:
-        """Which of these took least, from here on the only one. Raises
-        :class:`~weft.runtime.captured.captured.CaptureError` where none leaves a schedule that fits."""
+        """The number of the attempt with the shortest step; the others are dropped. Raises
+        :class:`~weft.runtime.captured.captured.CaptureError` if no attempt leaves a schedule that fits."""
         found = [(tried.best.measured, i) for i, tried in enumerate(self.attempts) if tried is not None]
         if not found:
             raise CaptureError(f"no cut leaves a schedule that fits, whatever operators are recomputed or offloaded: "
@@ -86,27 +86,27 @@ class Cuts:
 
     def _next(self) -> tuple[int, ...] | None:
         if self.row is None:
-            return None if self.looked else self._fixed()
-        if len(self.looked) >= (CUTS if self.tried else LOOKS) or not self.promising:
+            return None if self.candidates else self._fixed()
+        if len(self.candidates) >= (MOST if self.tried else MOST_UNTIL_FIT) or not self.promising:
             return None
         if self.tried and time.monotonic() - self.begun > self.options.time_limit:
             return None
         row, name = self.row, self.options.schedule if self.options.schedule in BASELINES else None
 
         @cache
-        def rough(places: tuple[int, ...]) -> float:
-            return rough_step(row, places, self.machine, self.options.micro_batches, name)
+        def estimate(places: tuple[int, ...]) -> float:
+            return estimated_step(row, places, self.machine, self.options.micro_batches, name)
 
         found = [places for count in self.counts for places in proposals(
-            row, count, self.machine, self.options.micro_batches, rough)]
-        if not found and not self.looked:
+            row, count, self.machine, self.options.micro_batches, estimate)]
+        if not found and not self.candidates:
             raise CaptureError(f"{self.name} has {len(row.seconds)} operators, of which too few can be cut between for "
                                f"{min(self.counts)} stages: start fewer ranks")
-        fresh = [places for places in found if places not in self.looked]
+        fresh = [places for places in found if places not in self.candidates]
         if len(self.counts) > 1:
-            fresh.sort(key=rough)
-        if not fresh or (self.tried and rough(fresh[0]) > (1 - max(ALIKE, self.tried[-1].best.noise)) * min(
-                rough(tried.places) for tried in self.tried)):
+            fresh.sort(key=estimate)
+        if not fresh or (self.tried and estimate(fresh[0]) > (1 - max(TIE, self.tried[-1].best.noise)) * min(
+                estimate(tried.places) for tried in self.tried)):
             return None
         return fresh[0]
 

@@ -1,13 +1,10 @@
-"""Published schedules of models whose first stages are frozen: these have no passes back.
+"""Published schedules for models outside their definition: with frozen first stages, or with stages that are no chain.
 
-A published schedule is for stages that all train. So it is made with passes back of next to no time for the others,
-which are then taken out: what they waited for, and what waited for them, loses a wait, and nothing else moves.
+Frozen first stages have no backward, but published schedules assume that every stage trains. The schedule is made with
+backwards of negligible duration for frozen stages, which are then removed; the order of the rest is unchanged.
 
-Published schedules for stages that are no chain: they are made as if it were one.
-
-A model of two towers, say, may be cut so that the second stage takes nothing from the first. Schedules of pipelines are
-not defined for it, but they are for the problem in which it waits for the first stage all the same; and whatever holds
-there holds where there is less to wait for.
+A model of two towers may be cut so that the second stage takes no input from the first. Pipeline schedules are defined
+for chains, so the schedule is made with dependencies that complete the chain; it stays valid without them.
 """
 
 from __future__ import annotations
@@ -22,8 +19,8 @@ from weft.solver.problem import Block, BlockKind, Dependency, Problem
 from weft.solver.schedule import Schedule
 from weft.solver.timing import time_orders
 
-#: Seconds of a pass that is not there.
-NOTHING = 1e-9
+#: Seconds of the backward of a frozen stage.
+NEGLIGIBLE = 1e-9
 
 
 def published(name: str, problem: Problem, micro_batches: int) -> Schedule:
@@ -37,13 +34,13 @@ def published(name: str, problem: Problem, micro_batches: int) -> Schedule:
         return made
     there = {i: problem.index[block.name] for i, block in enumerate(whole.blocks) if block.name in problem.index}
     orders = [[(there[block], m) for block, m in order if block in there] for order in made.orders]
-    spared = NOTHING * micro_batches * (len(whole.blocks) - len(problem.blocks))
+    spared = NEGLIGIBLE * micro_batches * (len(whole.blocks) - len(problem.blocks))
     return replace(made, problem=problem, operations=time_orders(problem, micro_batches, orders), period=None,
                    makespan_bound=max(0.0, made.makespan_bound - spared), period_bound=None, repetend=None)
 
 
 def require_backwards(cut: ModelDivision, plan: Plan) -> None:
-    """Refuse a plan by which a stage that trains would have no gradients.
+    """Refuse a plan without a backward of a stage that has trained parameters.
 
     Raises :class:`~weft.runtime.captured.captured.CaptureError`.
     """
@@ -66,19 +63,19 @@ def _with_all_backwards(problem: Problem) -> Problem:
         if f"{letters[0]}{s}" in problem.index:
             continue
         forward = problem.blocks[problem.index[f"F{s}"]]
-        takers = [other.name[1:] for other in problem.blocks if other.kind == BlockKind.FORWARD and any(
+        consumers = [other.name[1:] for other in problem.blocks if other.kind == BlockKind.FORWARD and any(
             dependency.block == forward.name for dependency in other.after)]
         free = (0,) * len(forward.memory)
         for letter in letters:
-            waits = [f"I{s}"] if letter == "W" else [forward.name, *(f"{letter}{taker}" for taker in takers)]
-            blocks.append(Block(f"{letter}{s}", kinds[letter], forward.devices, NOTHING, free, free,
+            waits = [f"I{s}"] if letter == "W" else [forward.name, *(f"{letter}{consumer}" for consumer in consumers)]
+            blocks.append(Block(f"{letter}{s}", kinds[letter], forward.devices, NEGLIGIBLE, free, free,
                                 tuple(map(Dependency, waits))))
     return replace(problem, blocks=tuple(blocks))
 
 
 def in_a_row(problem: Problem) -> Problem:
-    """``problem``, a cut's stages, where each also waits for the one before it going forward, and for the one behind it
-    going back."""
+    """``problem`` with dependencies that make its stages a chain: forwards on the stage before, backwards on the stage
+    behind."""
     blocks = []
     for block in problem.blocks:
         waits = {dependency.block for dependency in block.after}
@@ -90,19 +87,19 @@ def in_a_row(problem: Problem) -> Problem:
 
 
 def _neighbour(name: str) -> str:
-    """What a chain's block called ``name`` waits for: ``"F1"`` of ``"F2"``, ``"B3"`` of ``"B2"``."""
+    """The block that ``name`` depends on in a chain: ``"F1"`` for ``"F2"``, ``"B3"`` for ``"B2"``."""
     letter, stage = name[0], name[1:]
     return f"{letter}{int(stage) + (-1 if letter == 'F' else 1)}" if letter in "FBI" and stage.isdecimal() else ""
 
 
 def baseline_in_a_row(name: str, problem: Problem, micro_batches: int) -> Schedule:
-    """The published schedule called ``name`` of ``problem``, as a chain if need be.
+    """The published schedule called ``name`` of ``problem``, whose stages count as a chain.
 
-    Raises :class:`~weft.solver.baselines.NotApplicable` where it is not for that either.
+    Raises :class:`~weft.solver.baselines.NotApplicable` if it does not apply to the chain either.
     """
     chain = in_a_row(problem)
     found = baseline(name, chain, micro_batches)
     if chain == problem:
         return found
-    # Where there is less to wait for, what was proven of the chain holds no more.
+    # With fewer dependencies than the chain, schedules may be shorter than its bounds.
     return replace(found, problem=problem, makespan_bound=0.0, period_bound=None)

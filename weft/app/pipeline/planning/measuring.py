@@ -1,7 +1,7 @@
-"""What all ranks measure together: operators, stages, and a plan run by the executor itself.
+"""Measurements that all ranks make together: of operators, of stages, and of a plan run by the executor.
 
-Each rank measures while its neighbours do, as they will work in a run. Rank 0 puts together what was found; what it
-does with it the others hear from it (:meth:`Ranks.told`).
+The ranks measure at the same time, so that they compete for memory and cores as in training. Rank 0 collects the
+results, decides, and broadcasts its decisions (:meth:`Ranks.broadcast`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
-from weft.app.pipeline.lib.meta import built_when_asked, with_numbers
+from weft.app.pipeline.lib.meta import built_on_lookup, with_numbers
 from weft.app.pipeline.lib.options import PipelineOptions
 from weft.app.pipeline.lib.precision import autocasting, has_masters
 from weft.app.pipeline.lib.running import under_autocast
@@ -46,13 +46,13 @@ from weft.runtime.replay.planned_steps import PlannedSteps
 from weft.runtime.replay.stepping import stages_of
 
 Value = TypeVar("Value")
-REPEATS = 3  # of each pass of a stage: the executor's own run says more later
+REPEATS = 3  # of each pass of a stage; the run by the executor refines its time later
 
 
 @dataclass(frozen=True)
 class Example:
-    """One micro-batch: the leaves of the model's arguments, those of the target (``None``: not known), all of them by
-    name, and along which dimension each of the arguments' is cut (or all that are as long there as the first)."""
+    """One micro-batch: the leaves of the model's arguments, the leaves of the target (``None``: unknown), all leaves by
+    name, and the batch dimension of each argument (or one for all that have the first one's length there)."""
 
     leaves: Sequence[Any]
     target: Sequence[Tensor] | None
@@ -62,8 +62,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Ranks:
-    """All ranks of ``session``, each with the whole captured model; every method but :meth:`training` is called by all
-    of them together."""
+    """All ranks of ``session``, each with the whole captured model. Every method but :meth:`training` is collective."""
 
     captured: Model
     purity: Purity | None
@@ -75,39 +74,39 @@ class Ranks:
 
     @property
     def decides(self) -> bool:
-        """Whether this is rank 0, of the first copy where there are several."""
+        """Whether this is rank 0, of the first copy if there are several."""
         return self.session.process(self.session.rank) == 0
 
-    def told(self, make: Callable[[], Value], text: str) -> Value:
-        """What ``make`` gives on rank 0, on all ranks."""
+    def broadcast(self, make: Callable[[], Value], text: str) -> Value:
+        """Call ``make`` on rank 0 and return its value on all ranks. ``text`` names the activity for the watchdog."""
         if self.decides:
             self.session.watch.doing(text)
         found: list[Value | None] = self.session.everywhere(make() if self.decides else None,
                                                             f"waiting for rank 0: {text}")
         return found[0]  # type: ignore[return-value]
 
-    def told_plan(self, make: Callable[[], Plan | None], text: str) -> Plan | None:
-        """The plan that ``make`` gives on rank 0, on all ranks."""
+    def broadcast_plan(self, make: Callable[[], Plan | None], text: str) -> Plan | None:
+        """As :meth:`broadcast`, for a plan."""
         def as_json() -> dict[str, Any] | None:
             plan = make()
             return None if plan is None else plan_to_json(plan)
 
-        found = self.told(as_json, text)
+        found = self.broadcast(as_json, text)
         return None if found is None else plan_from_json(found)
 
     @property
     def has_target(self) -> bool:
-        """Whether the loss can be called."""
+        """Whether the loss can be computed on the example."""
         return self.goal.loss is None or self.example.target is not None
 
     def deciding(self, decisions: Decisions) -> Ranks:
-        """The same where stages do what ``decisions`` says of their memory."""
+        """The same ranks with ``decisions`` on the memory of operators applied."""
         if not isinstance(self.captured, Captured):
-            return self  # there is nothing to decide
+            return self  # its operators are unknown
         return replace(self, captured=treated(self.captured, decisions, self.example.leaves, self.example.dims))
 
     def computed_by(self, names: Sequence[str]) -> Ranks:
-        """The same where the backends called ``names`` compute the stages; none: as they are."""
+        """The same ranks with stages computed by the backends called ``names``; unchanged for no names."""
         if not names or not isinstance(self.captured, Captured):
             return self
         return replace(self, captured=stages_by(self.captured, names))
@@ -121,13 +120,13 @@ class Ranks:
 
     @property
     def graph(self) -> tuple[Captured, Purity]:
-        """What is only there of a model that was exported."""
+        """The operators and their purity, which only an exported model has."""
         assert isinstance(self.captured, Captured) and self.purity is not None
         return self.captured, self.purity
 
     def sizes(self) -> tuple[float | None, ...]:
-        """The bytes that pass before each operator; ``None`` where no cut may be. Of a model that is cut before
-        submodules: those that pass there."""
+        """Bytes of activations that cross a cut before each operator; ``None`` where no cut is possible. Of a model
+        that is cut before submodules: the bytes that cross these cuts."""
         if not isinstance(self.captured, Captured):
             return self.captured.sizes()
         captured, purity = self.graph
@@ -135,8 +134,8 @@ class Ranks:
                      else None for node, crossing in zip(captured.calls, crossings(captured, purity), strict=True))
 
     def row(self, sizes: tuple[float | None, ...]) -> Row:
-        """The operators, each timed by all ranks at once: the median of the ranks counts. (What they keep is worked out
-        by rank 0, from shapes.)"""
+        """The operators with the median of all ranks' times. Their saved activations are missing: :meth:`kept` derives
+        them from shapes."""
         captured, purity = self.graph
         first, shares = first_weight(captured), work_of(captured, purity)
         self.session.barrier("to measure operators")
@@ -149,7 +148,7 @@ class Ranks:
 
     @property
     def loss(self) -> Callable[[Any], Tensor]:
-        """The loss of a result of the model, on the example's target."""
+        """The loss as a function of the model's output, with the example's target."""
         loss, target = self.goal.loss, self.example.target
         if loss is None or target is None or self.goal.target is None:
             return loss_of if loss is None else partial(stand_in, target=None)
@@ -157,21 +156,21 @@ class Ranks:
         return lambda output: one_tensor(loss(output, known))
 
     def kept(self, row: Row) -> Row:
-        """``row`` with what operators keep, which only a limit of memory needs to be known for."""
+        """``row`` with the bytes of saved activations, which only a memory limit needs."""
         with autocasting(self.options.autocast, self.session.device):
             return replace(row, kept=tuple(saved_bytes(self.graph[0], self.example.leaves)))
 
     def training(self, places: Sequence[int]) -> Training:
-        """The stages of the cut at ``places``, fed with the example; a loss that needs a target that nobody has given
-        is made of the result. On the meta device they are given numbers each time they are looked up."""
+        """The stages of the cut at ``places`` with the example as data. Without a target, :func:`stand_in` replaces the
+        loss. The stages of a model on the meta device are materialised at each lookup."""
         cut = divided(self.captured, places, self.purity)
         whole = self._training_of(cut, range(cut.count))
-        return whole if self.materials is None else built_when_asked(
+        return whole if self.materials is None else built_on_lookup(
             whole, lambda s: self._training_of(cut, [s]).stages[s], self.materials)
 
     @contextmanager
     def _as_run(self, places: Sequence[int], only: Sequence[int]) -> Iterator[Training]:
-        """Those in ``only`` as they will run: inside, they have numbers, and masters if weights are to have such."""
+        """The stages in ``only`` as in training: materialised, with master weights if the dtype needs them."""
         cut = divided(self.captured, places, self.purity)
         training = self._training_of(cut, only)
         if self.materials is not None:
@@ -194,7 +193,7 @@ class Ranks:
         return under_autocast(found, self.options.autocast, self.session.device)
 
     def costs(self, training: Training, rank_of: Callable[[int], int]) -> list[StageCosts]:
-        """The stages of ``training``, each measured by the rank that would run it, all at once."""
+        """Measured costs of the stages of ``training``; each rank measures its own, all at the same time."""
         own = [s for s in training.stages if rank_of(s) == self.session.rank]
         self.session.barrier("to measure stages")
         with untouched(self.captured.model, self.goal.loss):
@@ -205,24 +204,24 @@ class Ranks:
 
     @contextmanager
     def stepping(self, places: Sequence[int], plan: Plan) -> Iterator[PlannedSteps]:
-        """Steps of ``plan`` with the stages of the cut at ``places``, of which nothing is left afterwards."""
+        """Runs steps of ``plan`` with the stages of the cut at ``places``; the model is unchanged afterwards."""
         ranks = self.computed_by(plan.solver.get(STAGE_BACKENDS, ()))
         own = stages_of(plan, self.session.rank)
         with (ranks._as_run(places, own) as training, untouched(self.captured.model, self.goal.loss),
               closing(PlannedSteps(plan, self.session, training)) as found):
             if any(getattr(part, "sparse", False) for part in self.captured.model.modules()):
-                found.step()  # which gradients are sparse is known when there are some
+                found.step()  # a first step shows which gradients are sparse
             yield found
 
 
 def stand_in(output: Any, target: Any) -> Tensor:
-    """The mean of all numbers of the result: what a loss costs where no target is known to call it with."""
+    """The mean over all floating-point outputs: stands in for a loss whose target is unknown."""
     return torch.stack([leaf.double().mean() for leaf in tree_leaves(output)
                         if isinstance(leaf, Tensor) and leaf.is_floating_point()]).sum()
 
 
 def _chain(costs: Sequence[StageCosts]) -> list[StageCosts]:
-    """The same, said to be a chain where each stage takes from the one before, and owes it a gradient."""
+    """``costs``, marked as a chain if each stage takes inputs only from the one before."""
     is_chain = all(set(cost.takes or ()) == set(cost.owes or ()) == ({cost.stage - 1} if cost.stage else set())
                    for cost in costs)
     return [replace(cost, takes=None, owes=None) if is_chain else cost for cost in costs]

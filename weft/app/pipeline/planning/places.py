@@ -1,4 +1,4 @@
-"""Where to cut a row of operators: the least largest load of a stage, then the fewest bytes between stages."""
+"""Exact cuts of a row of operators: minimise the largest stage load, then the bytes between stages."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-#: What one byte between two stages costs each of them, in seconds, where links have not been measured.
+#: Seconds that a byte between two stages costs each of them, if links are not measured.
 SECONDS_A_BYTE = 1e-9
-#: Stages may be this much above the least largest load where fewer bytes pass between them so.
+#: Factor by which loads may exceed the minimal largest load to reduce bytes between stages.
 SLACK = 1.05
 
 Numbers = npt.NDArray[np.float64]
 
 
 class Room(NamedTuple):
-    """What a stage may hold: ``held`` is the bytes that each operator comes to in it, ``bytes`` what there is."""
+    """The memory limit of a stage: ``needed`` bytes by operator, and ``bytes`` available."""
 
-    held: Sequence[float]
+    needed: Sequence[float]
     bytes: float
 
 
 def cut_places(seconds: Sequence[float], sizes: Sequence[float | None], count: int, first: int = 1, *,
                seconds_a_byte: float = SECONDS_A_BYTE, slack: float = SLACK, shares: Sequence[float] | None = None,
                rooms: Sequence[Room] | None = None) -> list[int] | None:
-    """The places of the cuts into ``count`` stages; ``None`` if there are too few.
+    """The places of the cuts into ``count`` stages; ``None`` if there are too few places or nothing fits.
 
-    ``seconds``: of each operator. ``sizes``: at each place the bytes that pass there, one way (``None``: no cut may be
-    there). No cut is before ``first``. The load of a stage is the time of its operators and of the bytes on both its
-    borders, both ways, at ``seconds_a_byte``; with ``shares``, that over the stage's own share. ``rooms``: what each
-    stage may hold. The answer is exact: by dynamic programming over all places, first for the largest load, then,
-    among all whose largest load is at most ``slack`` times that, for the sum of bytes.
+    ``seconds``: time of each operator. ``sizes``: bytes of activations at a cut before each operator (``None``: no cut
+    is possible there). No cut is before operator ``first``. The load of a stage is the time of its operators plus that
+    of the bytes at both borders in both directions at ``seconds_a_byte``, divided by the stage's entry of ``shares`` if
+    given. ``rooms``: memory limits of the stages. Exact, by dynamic programming over all places: first for the minimal
+    largest load, then for the fewest bytes among cuts whose largest load is at most ``slack`` times the minimum.
     """
     ends = [0, *(place for place in range(max(1, first), len(seconds)) if sizes[place] is not None), len(seconds)]
     if len(ends) - 1 < count:
@@ -40,15 +40,15 @@ def cut_places(seconds: Sequence[float], sizes: Sequence[float | None], count: i
     before = np.concatenate(([0.0], np.cumsum(np.asarray(seconds, dtype=float))))
     sent = np.array([0.0, *(float(sizes[place] or 0) for place in ends[1:-1]), 0.0])
     until, border = before[ends], 2 * seconds_a_byte * sent
-    held = [np.concatenate(([0.0], np.cumsum(np.asarray(room.held, dtype=float))))[ends] for room in rooms or ()]
+    needed = [np.concatenate(([0.0], np.cumsum(np.asarray(room.needed, dtype=float))))[ends] for room in rooms or ()]
 
     def loads(stage: int, j: int) -> Numbers:
-        """Of the stages that end at ``ends[j]``, by where they begin."""
+        """Loads of the stages that end at ``ends[j]``, by their begin."""
         found: Numbers = until[j] - until[:j] + border[:j] + border[j]
         if shares is not None:
             found = found / shares[stage]
         if rooms is not None:
-            found = np.where(held[stage][j] - held[stage][:j] <= rooms[stage].bytes, found, np.inf)
+            found = np.where(needed[stage][j] - needed[stage][:j] <= rooms[stage].bytes, found, np.inf)
         return found
 
     least, _ = _least(len(ends), count, loads, np.maximum)
@@ -65,7 +65,7 @@ def cut_places(seconds: Sequence[float], sizes: Sequence[float | None], count: i
 
 def _least(count: int, stages: int, costs: Callable[[int, int], Numbers],
            joined: Callable[[Numbers, Numbers], Numbers]) -> tuple[float, list[int]]:
-    """The least joined cost of ``stages`` steps from 0 to ``count - 1``, and the points between."""
+    """The least joined cost of a path of ``stages`` steps from 0 to ``count - 1``, and its inner points."""
     best = np.full(count, np.inf)
     best[0] = 0.0
     back: list[list[int]] = []

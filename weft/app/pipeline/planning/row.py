@@ -1,9 +1,9 @@
-"""A captured model as a row of operators, as whoever cuts it sees it: times, bytes, and the cuts worth a look.
+"""A captured model as a row of operators with times and bytes, and the candidate cuts of this row into stages.
 
-The least largest load is one cut of many that come close. Which of them makes the shortest step depends on the
-schedule: the first and the last stage have slack where others wait for them, fewer bytes mean shorter waits, and under
-a limit of memory the first stages, which hold most micro-batches, should be smaller. So several are proposed, and a
-published schedule of each, on the row's own times, says in which order they are looked at.
+Many cuts are almost as balanced as the best one. Which of them has the shortest step depends on the schedule: the first
+and the last stage have slack while others wait for them, fewer bytes between stages shorten waits, and under a memory
+limit the first stages should be smaller, as they keep the activations of most micro-batches. Therefore several cuts
+are proposed, ordered by the makespan of a published schedule on the row's times.
 """
 
 from __future__ import annotations
@@ -17,23 +17,27 @@ from weft.app.pipeline.planning.places import Room, cut_places
 from weft.solver.baselines import NotApplicable, baseline
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
-#: By how much the largest load may be above the least for fewer bytes; and what share of the others' load the first
-#: stage may have, and the last.
-WAYS = ((1.05, 1.0, 1.0), (1.0, 1.0, 1.0), (1.2, 1.0, 1.0), (1.05, 0.9, 1.0), (1.05, 1.0, 0.9), (1.05, 0.8, 0.9),
+#: Variants of a balanced cut: the factor by which the largest load may exceed the least possible one to save bytes
+#: between stages, and the load of the first and of the last stage relative to the others.
+BALANCES = ((1.05, 1.0, 1.0), (1.0, 1.0, 1.0), (1.2, 1.0, 1.0), (1.05, 0.9, 1.0), (1.05, 1.0, 0.9), (1.05, 0.8, 0.9),
         (1.05, 1.1, 1.0), (1.05, 1.0, 1.1))
-#: By what share rough steps differ that the next call may find in another order: a further cut must promise more.
-ALIKE = 0.01
-#: Of a pass forward and one back, what the forward takes, and of the one back what is the input's gradient.
+#: Relative difference below which two estimated steps are tied: measurement noise may reverse their order in the next
+#: call.
+TIE = 0.01
+#: The forward's share of a forward and backward, and the input gradient's share of a backward.
 FORWARD, INPUT = 1 / 3, 1 / 2
-#: Bytes in all for each byte of weights: gradients and an optimizer's two values.
+#: Bytes of state per byte of weights: the weights, their gradients, and two values of the optimizer.
 STATE = 4
 
 
 @dataclass(frozen=True)
 class Row:
-    """The operators: ``seconds`` of each, forward and back; ``sizes``: the bytes that pass before each (``None``: no
-    cut may be there); no cut is before ``first``. ``weights`` and ``kept``: bytes of parameters and of what a forward
-    keeps, of each operator."""
+    """The operators of a model in execution order.
+
+    ``seconds``: forward and backward of each operator for one micro-batch. ``sizes``: bytes of activations that cross a
+    cut before each operator (``None``: no cut is possible there); no cut is before operator ``first``. ``weights`` and
+    ``kept``: bytes of parameters and of saved activations of each operator.
+    """
 
     seconds: tuple[float, ...]
     sizes: tuple[float | None, ...]
@@ -42,7 +46,7 @@ class Row:
     kept: tuple[float, ...]
 
     def scaled(self, places: Sequence[int], measured: Sequence[float]) -> Row:
-        """The row by what the stages of a cut took in all."""
+        """The row with each stage of the cut at ``places`` scaled to its ``measured`` seconds."""
         ends = [0, *places, len(self.seconds)]
         seconds = list(self.seconds)
         for (begin, end), whole in zip(pairwise(ends), measured, strict=True):
@@ -52,31 +56,32 @@ class Row:
 
 
 def rank_of(stage: int, count: int, ranks: int) -> int:
-    """Where a stage is: on a rank of its own, or, with two a rank, in a V."""
+    """The rank of a stage: one stage per rank in order, or two per rank in a V."""
     return stage if stage < ranks else count - 1 - stage
 
 
 def proposals(row: Row, count: int, machine: Machine, micro_batches: int,
               judge: Callable[[tuple[int, ...]], float]) -> list[tuple[int, ...]]:
-    """Cuts into ``count`` stages, each once, from the one on which ``judge`` is lowest on, and of those as low up to
-    the share :data:`ALIKE` from the one with the fewest bytes on; none if there are too few places. With a limit of
-    memory, those that fit by the row's own figures come first."""
+    """Distinct cuts into ``count`` stages, best first by the estimate ``judge``; cuts tied with the best one (within
+    :data:`TIE`) are ordered by the bytes that cross them. Empty if the row has too few places. Under a memory limit,
+    cuts that fit by the row's bytes come first."""
     found: dict[tuple[int, ...], tuple[int, float]] = {}
     for turn, rooms in enumerate(_rooms(row, count, machine, micro_batches)):
-        for slack, first, last in WAYS:
+        for slack, first, last in BALANCES:
             shares = [first if s == 0 else last if s == count - 1 else 1.0 for s in range(count)]
             places = cut_places(row.seconds, row.sizes, count, row.first, slack=slack, shares=shares, rooms=rooms,
                                 seconds_a_byte=machine.seconds_a_byte)
             if places is not None and (cut := tuple(places)) not in found:
                 found[cut] = turn, judge(cut)
     turn, least = min(found.values(), default=(0, 0.0))
-    alike = {cut for cut, judged in found.items() if judged <= (turn, (1 + ALIKE) * least)}
+    alike = {cut for cut, judged in found.items() if judged <= (turn, (1 + TIE) * least)}
     return sorted(found, key=lambda cut: (cut not in alike, (cut in alike) * sum(
         row.sizes[place] or 0.0 for place in cut), found[cut]))
 
 
 def _rooms(row: Row, count: int, machine: Machine, micro_batches: int) -> list[list[Room] | None]:
-    """What each stage may hold: with as many micro-batches as 1F1B has in flight, with one, and anything."""
+    """The memory of each stage under three assumptions, strictest first: 1F1B's micro-batches in flight, one in
+    flight, no limit (``None``)."""
     if all(amount is None for amount in machine.memory):
         return [None]
     found: list[list[Room] | None] = []
@@ -92,15 +97,16 @@ def _rooms(row: Row, count: int, machine: Machine, micro_batches: int) -> list[l
     return [*found, None]
 
 
-def rough_step(row: Row, places: Sequence[int], machine: Machine, micro_batches: int, name: str | None) -> float:
-    """The step of a published schedule of this cut on the row's own times: of ``name`` where it fits, else the shorter
-    of one with whole backwards and one with split ones."""
+def estimated_step(row: Row, places: Sequence[int], machine: Machine, micro_batches: int, name: str | None) -> float:
+    """Seconds of a step of this cut under a published schedule, on the row's times. The schedule is ``name`` if it is
+    given, else the best of 1F1B (and ZB-H1 with split backwards), or ZB-V for two stages per rank. Where none applies:
+    the largest load times ``micro_batches``."""
     best = float("inf")
     split = "split" in machine.backwards
     count = len(places) + 1
     tried = [name] if name is not None else ["zb-v"] if count > machine.ranks else ["1f1b", *["zb-h1"] * split]
-    for way in ("full", "split"):
-        problem = _rough_problem(row, places, machine, way)
+    for backward in ("full", "split"):
+        problem = _estimate_problem(row, places, machine, backward)
         for each in tried:
             try:
                 best = min(best, baseline(each, problem, micro_batches).makespan)
@@ -110,23 +116,23 @@ def rough_step(row: Row, places: Sequence[int], machine: Machine, micro_batches:
     return best if best < float("inf") else max(sum(row.seconds[a:b]) for a, b in pairwise(ends)) * micro_batches
 
 
-def _rough_problem(row: Row, places: Sequence[int], machine: Machine, way: str) -> Problem:
+def _estimate_problem(row: Row, places: Sequence[int], machine: Machine, backward: str) -> Problem:
     ends, count, ranks = [0, *places, len(row.seconds)], len(places) + 1, machine.ranks
     where = [rank_of(s, count, ranks) for s in range(count)]
     whole = [max(sum(row.seconds[a:b]), 1e-9) for a, b in pairwise(ends)]
 
-    def after(letter: str, giver: int, taker: int, border: int) -> Dependency:
+    def after(letter: str, producer: int, consumer: int, border: int) -> Dependency:
         size = int(row.sizes[ends[border]] or 0)
-        return Dependency(f"{letter}{giver}", machine.seconds(size, where[giver], where[taker]))
+        return Dependency(f"{letter}{producer}", machine.seconds(size, where[producer], where[consumer]))
 
     blocks = [Block(f"F{s}", BlockKind.FORWARD, (where[s],), FORWARD * whole[s],
                     after=(after("F", s - 1, s, s),) if s else ()) for s in range(count)]
-    letter, share = ("B", 1.0) if way == "full" else ("I", INPUT)
-    kind = BlockKind.BACKWARD if way == "full" else BlockKind.INPUT_GRAD
+    letter, share = ("B", 1.0) if backward == "full" else ("I", INPUT)
+    kind = BlockKind.BACKWARD if backward == "full" else BlockKind.INPUT_GRAD
     for s in reversed(range(count)):
         blocks.append(Block(f"{letter}{s}", kind, (where[s],), (1 - FORWARD) * share * whole[s], after=(
             after(letter, s + 1, s, s + 1),) if s < count - 1 else (Dependency(f"F{s}"),)))
-        if way == "split":
+        if backward == "split":
             blocks.append(Block(f"W{s}", BlockKind.WEIGHT_GRAD, (where[s],), (1 - FORWARD) * (1 - share) * whole[s],
                                 after=(Dependency(f"I{s}"),)))
     return Problem("a row of operators", tuple(Device(f"rank{r}") for r in range(ranks)), tuple(blocks))

@@ -1,8 +1,8 @@
-"""The ``spec=`` of :func:`weft.pipeline`: what its user says of the machine, in place of what the machine shows.
+"""The ``spec=`` of :func:`weft.pipeline`: a description of the machine in place of detection and measurement.
 
-A YAML file, or the same as a mapping. ``cluster`` has the entries of a model spec's (``docs/FORMATS.md``), of which all
-may be left out: memory is then not limited on a CPU and what a GPU has, and links are measured. ``placement`` says how
-stages lie on ranks and which backwards are tried.
+A YAML file or an equal mapping. ``cluster`` has the entries of a model spec's (``docs/FORMATS.md``), all optional.
+Defaults: no memory limit on a CPU, the memory of the GPU otherwise, and measured links. ``placement`` selects the
+placements of stages on ranks and the kinds of backward to try.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from weft.models.spec.spec import SpecError, checked
 from weft.solver.io.reading import read_text
 
 __all__ = ["MachineSpec", "SpecError", "load_machine_spec"]
-
 
 
 class MachineCluster(Section):
@@ -55,7 +54,7 @@ class MachineCluster(Section):
 
     @property
     def has_links(self) -> bool:
-        """Whether it says anything of links."""
+        """Whether any entry describes links."""
         return any(value is not None for value in (self.links, self.bandwidth, self.latency, self.device,
                                                    self.machine_bandwidth, self.machine_latency, self.tiers))
 
@@ -64,11 +63,11 @@ class MachineCluster(Section):
         return len(self.device) if isinstance(self.device, tuple) else 0
 
     def network(self, ranks: int) -> Network | None:
-        """What joins ``ranks`` ranks; ``None`` where that is not said."""
+        """The network of ``ranks`` ranks; ``None`` if no entry describes it."""
         return model_cluster(self._cluster(ranks)).network if self.has_links else None
 
     def _cluster(self, ranks: int) -> Cluster:
-        """The same as a model spec has it. Refuses what that does."""
+        """The same as a model spec's ``cluster``, with its checks."""
         given = {name: value for name in Cluster.model_fields if name in MachineCluster.model_fields
                  and name not in ("gpus", "memory", "reserve") and (value := getattr(self, name)) is not None}
         if isinstance(self.device, tuple):
@@ -89,7 +88,7 @@ class MachinePlacement(Section):
 
 
 class MachineSpec(Section):
-    """What is said of the machine."""
+    """A description of the machine."""
 
     name: Name | None = Field(default=None, description="Of the machine, for people.")
     cluster: MachineCluster = Field(default=MachineCluster(), description="The ranks' devices and what joins them.")
@@ -105,7 +104,7 @@ def load_machine_spec(spec: str | os.PathLike[str] | Mapping[str, Any] | None, r
         try:
             text = yaml.safe_dump(_plain(spec), sort_keys=False)
         except (yaml.YAMLError, RecursionError) as error:
-            raise SpecError(f"spec: holds what no YAML file can ({str(error).splitlines()[0]:.100})") from None
+            raise SpecError(f"spec: YAML cannot represent its values ({str(error).splitlines()[0]:.100})") from None
     elif isinstance(spec, str | os.PathLike):
         where, lines = os.fspath(spec), True
         text = read_text(Path(spec), MAX_SPEC_BYTES, "a spec", SpecError)
@@ -117,14 +116,14 @@ def load_machine_spec(spec: str | os.PathLike[str] | Mapping[str, Any] | None, r
     for entry, count in (("gpus", cluster.gpus), ("memory", len(cluster.memory or ()) or None),
                          ("device", len(cluster.device) if isinstance(cluster.device, tuple) else None)):
         if count is not None and count != ranks and not (entry == "memory" and count == 1):
-            said = f"is {count}" if entry == "gpus" else f"lists {count} ranks"
-            raise SpecError(f"{where}: cluster.{entry} {said}, but {ranks} ranks run: start as many, or say it of "
+            given = f"is {count}" if entry == "gpus" else f"lists {count} ranks"
+            raise SpecError(f"{where}: cluster.{entry} {given}, but {ranks} ranks run: start as many, or describe "
                             "these")
     return found
 
 
 def _plain(value: Any) -> Any:
-    """``value`` with the kinds of mappings and lists that YAML knows."""
+    """``value`` with plain dictionaries and lists."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

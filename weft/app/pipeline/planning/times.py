@@ -1,10 +1,9 @@
-"""How long each operator of a captured model takes on this device: measured, one after another, on real numbers.
+"""Measures the time of each operator of a captured model on this device.
 
-Of a model that is nowhere whole, operators run on numbers that are made for each alone. Each distinct operator (same
-function, same shapes and types of what it reads) is measured once, on small memory: what it reads is made, it runs a
-few times, and all is freed. So caches are warmer than in a run, and what depends on values (a branch in a kernel,
-experts that are chosen) is that of constant numbers: the times say where to cut, and the stages themselves are measured
-after that.
+The operators of a model on the meta device run on generated tensors. Each distinct operator (same function, same shapes
+and dtypes of its inputs) is measured once: its inputs are allocated, it runs a few times, and they are freed. Caches
+are warmer than in training, and data-dependent costs (a branch in a kernel, the choice of experts) are those of
+constant inputs. These times only suggest cuts; the stages of a cut are then measured themselves.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from weft.runtime.captured.looks import untouched
 from weft.runtime.captured.memory.kept import kept_bytes
 from weft.runtime.measure.measure import Timer, single_threaded
 
-#: A pass back takes about twice as long as the one forward: two products in place of one.
+#: Time of a forward and a backward over the forward's: a backward has two matrix products for each one of the forward.
 BOTH_WAYS = 3.0
 
 
@@ -51,9 +50,12 @@ class _Timed(Interpreter):
 
 def operator_seconds(captured: Captured, leaves: Sequence[Any], repeats: int = 5,
                      loss: Callable[[Any], Tensor] | None = None) -> list[float]:
-    """Seconds of each of ``captured.calls`` on ``leaves``, the inputs of one micro-batch: of each the shortest of
-    ``repeats`` forwards, of operators that are alike the median, and the backward as twice that; the last one with the
-    ``loss`` of the result. Of a model on the meta device, each on numbers of its own, without the loss."""
+    """Seconds (forward and backward) of each of ``captured.calls`` on ``leaves``, the inputs of one micro-batch.
+
+    The forward is the shortest of ``repeats`` runs, then the median over equal operators; the backward counts as twice
+    the forward. The last operator includes the ``loss`` of the result. Operators of a model on the meta device run on
+    generated tensors, without the loss.
+    """
     device = next((leaf.device for leaf in leaves if isinstance(leaf, Tensor)), torch.device("cpu"))
     if is_on_meta(captured.model):
         return [BOTH_WAYS * seconds for seconds in seconds_alone(captured, device, repeats)]
@@ -62,10 +64,10 @@ def operator_seconds(captured: Captured, leaves: Sequence[Any], repeats: int = 5
         for _ in range(repeats + 1):
             with torch.no_grad():
                 results = timed.run(*leaves, enable_io_processing=False)
-        with suppress(Exception):  # whatever a loss raises is said when its stage is measured
+        with suppress(Exception):  # a faulty loss is reported when its stage is measured
             behind = 0.0 if loss is None else min(timed.of_loss(loss, results) for _ in range(repeats + 1))
     alike: dict[Hashable, list[float]] = {}
-    keys = [_likeness(node, captured) for node in captured.calls]
+    keys = [_signature(node, captured) for node in captured.calls]
     for key, node in zip(keys, captured.calls, strict=True):
         alike.setdefault(key, []).append(timed.seconds.get(node, 0.0))
     found = [BOTH_WAYS * statistics.median(alike[key]) for key in keys]
@@ -73,7 +75,7 @@ def operator_seconds(captured: Captured, leaves: Sequence[Any], repeats: int = 5
 
 
 def saved_bytes(captured: Captured, leaves: Sequence[Any]) -> list[float]:
-    """Bytes that each of ``captured.calls`` makes and a backward needs, by shapes alone."""
+    """Bytes of activations that each of ``captured.calls`` saves for the backward, derived from shapes."""
     with FakeTensorMode(allow_non_fake_inputs=True) as mode, untouched(captured.model):
         kept = kept_bytes(captured, [mode.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves],
                           lambda output: torch.empty(0))
@@ -81,7 +83,7 @@ def saved_bytes(captured: Captured, leaves: Sequence[Any]) -> list[float]:
 
 
 def operator_weights(captured: Captured) -> list[float]:
-    """Bytes of the parameters that each of ``captured.calls`` is the first to read."""
+    """Bytes of parameters of each of ``captured.calls``; a shared parameter counts for its first reader."""
     seen: set[int] = set()
     found = []
     for node in captured.calls:
@@ -92,14 +94,14 @@ def operator_weights(captured: Captured) -> list[float]:
     return found
 
 
-#: What floating-point numbers are: no operator takes longer on it, or finds it out of its domain.
+#: Value of generated floating-point tensors: in the domain of every operator, and not denormal.
 VALUE = 0.5
 
 
 def seconds_alone(captured: Captured, device: torch.device, repeats: int = 3) -> list[float]:
-    """Seconds of each forward of ``captured.calls`` on ``device``, the shortest of ``repeats``; 0 for one that cannot
-    run on such numbers, or that only takes a result apart."""
-    keys = [_likeness(node, captured) for node in captured.calls]
+    """Seconds of each forward of ``captured.calls`` on generated tensors on ``device``, the shortest of ``repeats``;
+    0 for operators that cannot run on such values, or that only unpack a tuple."""
+    keys = [_signature(node, captured) for node in captured.calls]
     first = dict(zip(reversed(keys), reversed(captured.calls), strict=True))
     with single_threaded(), torch.no_grad(), torch.random.fork_rng():
         known = {key: 0.0 if is_item(node) else _measured(node, captured, device, repeats)
@@ -109,33 +111,34 @@ def seconds_alone(captured: Captured, device: torch.device, repeats: int = 3) ->
 
 def _measured(node: Node, captured: Captured, device: torch.device, repeats: int) -> float:
     try:
-        args, kwargs = tree_map(lambda leaf: _made(_looks(leaf, captured), device) if isinstance(leaf, Node) else leaf,
-                                (node.args, dict(node.kwargs)))
+        args, kwargs = tree_map(
+            lambda leaf: _generated(_metadata(leaf, captured), device) if isinstance(leaf, Node) else leaf,
+            (node.args, dict(node.kwargs)))
         run, timer = partial(cast("Callable[..., object]", node.target), *args, **kwargs), Timer.of_work(device)
         return min(timer.lap(run)[1] for _ in range(repeats + 1))
-    except (RuntimeError, IndexError, ValueError, TypeError):  # a submodule; whatever kernels say of such numbers
+    except (RuntimeError, IndexError, ValueError, TypeError):  # a submodule, or a kernel that refuses these values
         return 0.0
 
 
-def _looks(node: Node, captured: Captured) -> Any:
-    """What ``node`` gives, without numbers."""
+def _metadata(node: Node, captured: Captured) -> Any:
+    """The result of ``node`` as fake tensors."""
     return captured.attribute(node) if node.op == "get_attr" else node.meta.get("val")
 
 
-def _made(looks: Any, device: torch.device) -> Any:
+def _generated(metadata: Any, device: torch.device) -> Any:
     def tensor(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
         value = VALUE if leaf.is_floating_point() or leaf.is_complex() else 0
         return torch.full(leaf.shape, value, dtype=leaf.dtype, device=device)
 
-    return tree_map(tensor, looks)
+    return tree_map(tensor, metadata)
 
 
-def _likeness(node: Node, captured: Captured) -> Hashable:
-    def told(leaf: Any) -> Any:
-        looks = _looks(leaf, captured) if isinstance(leaf, Node) else leaf
+def _signature(node: Node, captured: Captured) -> Hashable:
+    def described(leaf: Any) -> Any:
+        value = _metadata(leaf, captured) if isinstance(leaf, Node) else leaf
         return str(tree_map(lambda part: (tuple(part.shape), part.dtype) if isinstance(part, Tensor) else str(part),
-                            looks))
+                            value))
 
-    return str(node.target), str(tree_map(told, (node.args, dict(node.kwargs))))
+    return str(node.target), str(tree_map(described, (node.args, dict(node.kwargs))))

@@ -1,4 +1,4 @@
-"""A cut is tried: its stages are measured, scheduled, and run for a few steps by the executor itself."""
+"""Measures one cut: its stages are timed, scheduled, and the best schedules run for a few steps by the executor."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from contextlib import suppress
 
 from weft.app.pipeline.lib.options import PipelineOptions
 from weft.app.pipeline.lib.precision import copies_of_weights
-from weft.app.pipeline.planning.backends import BackendCosts, backends_told, by_backends, measured_backends
-from weft.app.pipeline.planning.cuts import Cuts, Tried
+from weft.app.pipeline.planning.backends import BackendCosts, backend_record, by_backends, measured_backends
+from weft.app.pipeline.planning.cuts import Cuts, TriedCut
 from weft.app.pipeline.planning.frozen import published
 from weft.app.pipeline.planning.machine import Machine
 from weft.app.pipeline.planning.measuring import Ranks
@@ -28,25 +28,25 @@ from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import solve
 
-#: A schedule this much longer than the best of its cut is not run, nor one this much longer than the best of all cuts,
-#: by what stages took when they were measured.
-WORSE, ELSEWHERE = 1.05, 1.02
-#: Published schedules that the searched ones are run beside: 1F1B and its kin, of one stage a rank and of two.
-KIN = ("1f1b", "zb-h1", "zb-v")
-#: By how much a searched order must promise a shorter step than these to be run too.
+#: Schedules are run only if their makespan on measured stages is within these factors of the best schedule of the same
+#: cut, and of the best of all cuts.
+WITHIN_CUT, OF_ALL_CUTS = 1.05, 1.02
+#: Published schedules that are run for comparison with searched ones, for one stage per rank and for two.
+PUBLISHED = ("1f1b", "zb-h1", "zb-v")
+#: A searched schedule is run too if its makespan is below this share of the best published one.
 GAIN = 0.99
-#: The share of the time limit that the search has for each schedule of a cut that is tried.
+#: Share of the time limit for each search of a schedule.
 SHARE = 1 / 8
-#: Steps that running a schedule takes, about.
-RUNS = 3
+#: Steps that a run of a schedule takes, approximately.
+STEPS = 3
 
 
 def try_cut(ranks: Ranks, machine: Machine, places: tuple[int, ...], cuts: Cuts) -> Sequence[StageCosts]:
-    """Measure the stages of a cut, schedule them, and run the schedules that are good; what stages cost."""
+    """Measure the stages of a cut, schedule them, and run the best schedules. Returns the costs of the stages."""
     training = ranks.training(places)
     costs = ranks.costs(training, lambda stage: rank_of(stage, len(places) + 1, machine.ranks))
     ties = measured_ties(training)
-    del training  # on the meta device its modules would hold numbers
+    del training  # of a model on the meta device, it has allocated the weights
     others = {} if ranks.options.backends is None else measured_backends(ranks, machine, places, cuts.skipped)
     found: list[Schedule] = []
 
@@ -54,51 +54,51 @@ def try_cut(ranks: Ranks, machine: Machine, places: tuple[int, ...], cuts: Cuts)
         best = least([tried.best for tried in cuts.tried]) if cuts.tried else None
         try:
             found.extend(schedule for schedule in _schedules(ranks, machine, ties, costs, others)
-                         if best is None or schedule.makespan <= ELSEWHERE * best.schedule.makespan)
+                         if best is None or schedule.makespan <= OF_ALL_CUTS * best.schedule.makespan)
             cuts.promising = bool(found)
         except (MeasureError, Infeasible) as error:
             cuts.reason = error
         return len(found)
 
     runs: list[StagesRun] = []
-    for i in range(ranks.told(scheduled, "searching for a schedule")):
-        if i and not ranks.told(lambda: is_worth(runs[0], ranks.options), "searching for a schedule"):
+    for i in range(ranks.broadcast(scheduled, "searching for a schedule")):
+        if i and not ranks.broadcast(lambda: affordable(runs[0], ranks.options), "searching for a schedule"):
             break
         run = run_schedule(ranks, places, found[i] if found else None, [*(tried.best for tried in cuts.tried), *runs])
         if run is not None:
             runs.append(run)
     if runs:
-        cuts.learn(Tried(places, costs, tuple(runs)))
+        cuts.learn(TriedCut(places, costs, tuple(runs)))
     return costs
 
 
-def is_worth(run: StagesRun, options: PipelineOptions) -> bool:
-    """Whether another schedule that takes about as long is to be run, by what that would take."""
-    return RUNS * run.measured <= options.time_limit
+def affordable(run: StagesRun, options: PipelineOptions) -> bool:
+    """Whether the time limit allows running another schedule of about the same length."""
+    return STEPS * run.measured <= options.time_limit
 
 
 def run_schedule(ranks: Ranks, places: Sequence[int], schedule: Schedule | None,
                  others: Sequence[StagesRun] = ()) -> StagesRun | None:
-    """Run what rank 0 has as ``schedule``, on all ranks, until it is known or one of the ``others`` has beaten it; what
-    came of it, there."""
-    plan = ranks.told_plan(lambda: None if schedule is None else plan_of(schedule), "planning")
+    """Run rank 0's ``schedule`` on all ranks until its step time is known, or is clearly longer than the best of the
+    ``others``. Returns the result on rank 0; ``None`` elsewhere and for a schedule that was abandoned."""
+    plan = ranks.broadcast_plan(lambda: None if schedule is None else plan_of(schedule), "planning")
     if plan is None:
         return None
     best = min(others, key=lambda run: run.measured, default=None)
     with ranks.stepping(places, plan) as steps:
-        memory = steps.memory() if ranks.told(lambda: best is None, "planning") else None
+        memory = steps.memory() if ranks.broadcast(lambda: best is None, "planning") else None
         found = steps.timed(math.inf if best is None else best.measured + best.calibration.noise)
     return None if found is None or schedule is None else StagesRun(schedule, found, memory)
 
 
 def _schedules(ranks: Ranks, machine: Machine, ties: Sequence[tuple[str, Sequence[int]]],
                costs: Sequence[StageCosts], others: BackendCosts) -> list[Schedule]:
-    """The published schedule asked for; or, with whole backwards and with split ones, the best of the known ones, and
-    what a short search finds where that promises more, if they are about as good as the best of all. ``others``: what
-    stages cost by other backends than eager.
+    """The published schedule that the user requested; otherwise, with full and with split backwards, the best published
+    schedule and a searched one if its makespan is shorter, as far as they are close to the best of all. ``others``:
+    stage costs by backends other than eager.
 
     Raises :class:`~weft.runtime.measure.stage_costs.MeasureError`,
-    :class:`~weft.solver.feasibility.infeasible.Infeasible` where nothing fits the memory.
+    :class:`~weft.solver.feasibility.infeasible.Infeasible` if nothing fits the memory.
     """
     options = ranks.options
 
@@ -123,16 +123,16 @@ def _schedules(ranks: Ranks, machine: Machine, ties: Sequence[tuple[str, Sequenc
         found += [known] if known is not None else []
         found += [best] if known is None or best.makespan < GAIN * known.makespan else []
     if options.backends is not None:
-        found = [schedule.with_solver(**{STAGE_BACKENDS: [EAGER] * len(costs), **backends_told(schedule)})
+        found = [schedule.with_solver(**{STAGE_BACKENDS: [EAGER] * len(costs), **backend_record(schedule)})
                  for schedule in found]
     shortest = min(schedule.makespan for schedule in found)
-    return [schedule for schedule in found if schedule.makespan <= WORSE * shortest]
+    return [schedule for schedule in found if schedule.makespan <= WITHIN_CUT * shortest]
 
 
 def _known(problem: Problem, micro_batches: int) -> Schedule | None:
-    """The shortest of the published schedules of this kind of stages, if one is for them and fits the memory."""
+    """The shortest published schedule that applies to these stages and fits the memory, if any."""
     found: list[Schedule] = []
-    for name in KIN:
+    for name in PUBLISHED:
         with suppress(NotApplicable, Infeasible):
             schedule = published(name, problem, micro_batches)
             if not violations(schedule):
@@ -141,7 +141,7 @@ def _known(problem: Problem, micro_batches: int) -> Schedule | None:
 
 
 def _published(name: str, problems: Sequence[Problem], micro_batches: int, compiles: bool = False) -> Schedule:
-    """The schedule called ``name`` of the first problem that it is for."""
+    """The schedule called ``name``, of the first problem that it applies to."""
     why = ""
     for problem in problems:
         try:
@@ -153,4 +153,4 @@ def _published(name: str, problems: Sequence[Problem], micro_batches: int, compi
             raise MeasureError(f"schedule {name!r}: {faults[0]}")
         return schedule
     raise CaptureError(f"schedule {name!r} does not fit {len(problems[0].devices)} ranks: {why}" + (
-        ", which compiled stages cannot be" if compiles and "split" in why else ""))
+        ", which compiled stages do not support" if compiles and "split" in why else ""))

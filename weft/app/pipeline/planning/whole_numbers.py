@@ -1,7 +1,7 @@
-"""The whole numbers that a model computes of its example, for stages that are measured by themselves.
+"""Integer tensors that a model computes from its example, for stages that are measured alone.
 
-Floating-point values that a stage takes may be any numbers while it is measured. Whole ones may not: they are places in
-tables, an order, or counts that add up, as those by which experts take their tokens, and what others do is an error.
+Floating-point inputs of a stage may have any values while it is measured. Integers may not: they are indices, orders,
+or counts that must add up, such as the tokens per expert, and other values are errors.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class _Counted(Interpreter):
 
 
 def whole_numbers(captured: Captured, leaves: Sequence[Any]) -> dict[str, Tensor]:
-    """By the operator's name, the tensors of whole numbers and truth values that ``captured`` computes of ``leaves``;
-    without those that every stage computes itself."""
+    """By the operator's name, the integer and boolean tensors that ``captured`` computes from ``leaves``, except those
+    that every stage computes itself."""
     counted = _Counted(captured)
     with untouched(captured.model), torch.no_grad():
         counted.run(*leaves, enable_io_processing=False)

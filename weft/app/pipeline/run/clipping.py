@@ -1,4 +1,4 @@
-"""``torch.nn.utils.clip_grad_norm_`` on the gradients of a pipeline: by the norm over all ranks, on each of them."""
+"""Lets ``torch.nn.utils.clip_grad_norm_`` clip a pipeline's gradients by their norm over all ranks."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import torch
 import torch.nn.utils.clip_grad as torchs
 from torch import Tensor, nn
 
-#: What torch, 2.6 to 2.13, takes the norm with that it clips by.
+#: The function of torch 2.6 to 2.13 that computes the norm for clipping.
 _NORM = "_get_total_norm"
 
 
 def clipped_over_ranks(trained: Iterable[nn.Parameter], norm: Callable[[Collection[int], float], float]
                        ) -> Callable[[], None]:
-    """From here on torch clips gradients of ``trained`` by what ``norm`` gives, which is told their ids and the kind of
-    the norm, and any others as it did; until what is returned is called. Where there are none at all ``norm`` is asked
-    too: other ranks may have some."""
+    """Let torch clip gradients of ``trained`` by ``norm``, a function of their ids and the kind of norm. Other
+    gradients are clipped as before. ``norm`` is called without any gradient too, as other ranks may have some. Returns
+    a function that restores torch's own."""
     mine, theirs = list(trained), getattr(torchs, _NORM)
 
     def over_ranks(tensors: Iterable[Tensor], norm_type: float = 2.0, error_if_nonfinite: bool = False,
@@ -45,15 +45,17 @@ def clipped_over_ranks(trained: Iterable[nn.Parameter], norm: Callable[[Collecti
 
 def total_norm(gradients: Iterable[Tensor], kind: float, exchange: Callable[[tuple[float, float]],
                                                                          Iterable[tuple[float, float]]]) -> float:
-    """The norm of that kind of ``gradients`` and those of the other ranks, who are told of by ``exchange``.
+    """The norm of ``gradients`` and those of the other ranks. ``kind``: the exponent. ``exchange`` gathers the kind and
+    the partial norm of each rank.
 
-    Raises ``ValueError`` for ranks that take different ones, or one that is none.
+    Raises ``ValueError`` for a ``kind`` that is not positive, or that differs between ranks.
     """
     if not kind > 0:
         raise ValueError(f"norm_type is {kind}, it must be greater than 0")
     own = [float(torch.linalg.vector_norm(gradient.detach(), kind, dtype=torch.float64)) for gradient in gradients]
-    told = list(exchange((kind, max(own, default=0.0) if kind == float("inf") else sum(each ** kind for each in own))))
-    if len({other for other, _ in told}) > 1:
+    mine = max(own, default=0.0) if kind == float("inf") else sum(each ** kind for each in own)
+    gathered = list(exchange((kind, mine)))
+    if len({other for other, _ in gathered}) > 1:
         raise ValueError("the ranks clip by different kinds of norms: give one norm_type")
-    parts = [part for _, part in told]
+    parts = [part for _, part in gathered]
     return max(parts) if kind == float("inf") else float(sum(parts) ** (1 / kind))

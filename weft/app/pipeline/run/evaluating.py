@@ -1,4 +1,4 @@
-"""Batches run forward only, in evaluation, by the forwards of the plan."""
+"""Evaluation: batches run forward only, by the forwards of the plan."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from weft.solver.problem import BlockKind, Problem
 
 @dataclass(frozen=True)
 class _Forwards:
-    """What runs the forwards of one shape, from ``data``, and what gives the results of the last batch."""
+    """Runs the forwards of one shape on ``data``; ``results`` returns the outputs of the last batch."""
 
     stepping: Stepping
     data: Data
@@ -28,8 +28,8 @@ class _Forwards:
 
 
 class Evaluator:
-    """Evaluates batches with the ``stages`` of this rank, which compute as ``computing`` says; what does is made when
-    it is asked for first."""
+    """Evaluates batches with the ``stages`` of this rank, to which ``computing`` applies autocast and the like.
+    Executors are made on first use."""
 
     def __init__(self, session: Session, stages: Sequence[int], goal: Goal,
                  computing: Callable[[Training], Training]) -> None:
@@ -37,7 +37,7 @@ class Evaluator:
         self._made: list[_Forwards] = []
 
     def run(self, parts: Sequence[BatchPart], with_loss: bool) -> Any:
-        """The mean loss of the batch, or its results, micro-batch by micro-batch, where the last stage is."""
+        """The mean loss of the batch, or its outputs by micro-batch on the rank of the last stage."""
         found: list[Any] = []
         mean, counted = 0.0, 0.0
         for part in parts:
@@ -55,7 +55,7 @@ class Evaluator:
         return found or None
 
     def close(self) -> None:
-        """Give buffers and modules back."""
+        """Free buffers and modules."""
         for forwards in self._made:
             forwards.stepping.close()
 

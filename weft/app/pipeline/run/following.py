@@ -1,4 +1,4 @@
-"""A pipeline that follows a family of plans: which one is due, and what moves between ranks where it is another one."""
+"""Switching between a family of plans: which plan is due, and which tensors move between ranks at a switch."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from weft.runtime.ranks.session import Session
 from weft.runtime.train.sharding import is_divided
 from weft.solver.io.entries import Entry, read_json, require_format
 
-#: Pairs of a step and the number of the plan from there on, or the file of a family.
+#: Pairs of a step and the number of the plan that begins there, or the file of a family.
 Switches: TypeAlias = Sequence[tuple[int, int]] | str | os.PathLike[str]
-#: How the plan that is due is called in a checkpoint.
+#: Key of the active plan in a checkpoint.
 PHASE = "weft.phase"
 
 
 class Following:
-    """``plans``, one of which is due: by ``steps``, or by a ``monitor`` of the density. ``optimizer``: this rank's."""
+    """``plans`` and the rule that selects one: ``steps``, or a ``monitor`` of density. ``optimizer``: this rank's."""
 
     def __init__(self, plans: Sequence[Plan], optimizer: Optimizer, steps: Sequence[tuple[int, int]],
                  monitor: DensityMonitor | None) -> None:
         self.plans, self.optimizer, self.steps, self.monitor = tuple(plans), optimizer, tuple(steps), monitor
         self.number = 0
-        self.switches: list[tuple[int, int, int]] = []  # before which step, to which plan, bytes received here
+        self.switches: list[tuple[int, int, int]] = []  # step, plan from there on, bytes received on this rank
         facts = [[plan.digest for plan in plans], self.steps, monitor and monitor.borders]
         self.family = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
@@ -50,25 +50,25 @@ class Following:
 
     @property
     def places(self) -> tuple[int, ...]:
-        """Where the model is cut under the plan that is due."""
+        """The cuts of the plan that is due."""
         return cuts_of(self.plans[self.number]) or ()
 
     def hear(self, densities: Sequence[float]) -> None:
-        """What the ranks have measured.
+        """Update the monitor with the ranks' ``densities``.
 
-        Raises :class:`~weft.runtime.captured.captured.CaptureError` where steps decide.
+        Raises :class:`~weft.runtime.captured.captured.CaptureError` if plans are switched by steps.
         """
         if self.monitor is None:
             raise CaptureError("the plans are switched by steps, not by a density: give borders to follow")
         self.monitor.update(sum(densities) / len(densities))
 
     def state_dict(self) -> dict[str, Any]:
-        """Where in the family the training is."""
+        """The active plan and the density, for a checkpoint."""
         density = None if self.monitor is None else self.monitor.density
         return {"family": self.family, "number": self.number, "density": density}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there. Raises ``ValueError`` for another family."""
+        """Restore :meth:`state_dict`. Raises ``ValueError`` for another family."""
         if state["family"] != self.family:
             raise ValueError(f"the checkpoint is of another family of plans ({state['family']}, not {self.family}); go "
                              "on with the plans, switches and borders that it was made with")
@@ -79,7 +79,7 @@ class Following:
 
 def following(plans: Sequence[Plan | str | os.PathLike[str]], optimizer: Optimizer, switches: Switches | None,
               borders: Sequence[float] | None, session: Session, now: Plan) -> Following:
-    """See :meth:`~weft.app.pipeline.run.pipe.PipelineEngine.follow`; ``now`` is the plan that runs.
+    """See :meth:`~weft.app.pipeline.run.pipe.PipelineEngine.follow`; ``now``: the running plan.
 
     Raises :class:`~weft.runtime.captured.captured.CaptureError`, and what reading files raises.
     """
@@ -110,7 +110,7 @@ def following(plans: Sequence[Plan | str | os.PathLike[str]], optimizer: Optimiz
 
 
 def _steps(switches: Switches, count: int) -> tuple[tuple[int, int], ...]:
-    """From which step on which plan runs."""
+    """Pairs of a step and the number of the plan that begins there."""
     if isinstance(switches, str | os.PathLike):
         entry = Entry(read_json(switches), os.fspath(switches))
         require_format(entry, "weft.family/1")
@@ -129,32 +129,32 @@ def _steps(switches: Switches, count: int) -> tuple[tuple[int, int], ...]:
 
 
 def move(before: PipelineState, after: PipelineState, optimizer: Optimizer) -> int:
-    """Bring what ``before`` holds, with what ``optimizer`` keeps of it, to where ``after`` has it; the bytes that this
-    rank received. All ranks call it together, between two steps: gradients do not move.
+    """Move tensors and their state in ``optimizer`` from the ranks of ``before`` to those of ``after``. Collective,
+    between two steps; gradients do not move. Returns the bytes that this rank received.
 
-    Raises :class:`~weft.runtime.captured.captured.CaptureError` for weights with masters.
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` for master weights.
     """
     if before.masters is not None:
         raise CaptureError("weights in a lower precision have masters, which do not move: leave dtype out, or take "
                            "autocast")
     session, groups = before.session, optimizer.param_groups
     group_of = {id(p): i for i, group in enumerate(groups) for p in group["params"]}
-    known = {item.name: (group_of.get(id(item.tensor), 0), _looks(optimizer, item.tensor)) for item in before.tensors
-             if before.owner.get(id(item.tensor)) == session.rank}
-    told = {name: facts for each in session.exchange(known, "switching plans") for name, facts in each.items()}
+    known = {item.name: (group_of.get(id(item.tensor), 0), _kept_state(optimizer, item.tensor))
+             for item in before.tensors if before.owner.get(id(item.tensor)) == session.rank}
+    gathered = {name: facts for each in session.exchange(known, "switching plans") for name, facts in each.items()}
     received = 0
     for item in before.tensors:
         own = id(item.tensor)
         if own not in before.owner or not (item.is_saved or isinstance(item.tensor, nn.Parameter)):
             continue
-        group, looks = told[item.name]
+        group, kept = gathered[item.name]
         for target in sorted(after.holders.get(own, set()) - before.holders[own]):
             if target == session.rank and isinstance(item.tensor, nn.Parameter) and item.tensor.requires_grad:
                 groups[group]["params"].append(item.tensor)
-                if looks:
+                if kept:
                     optimizer.state[item.tensor] = {key: value if not isinstance(value, tuple) else torch.empty(
                         value[0], dtype=value[1], device=item.tensor.device if value[0] else value[2])
-                        for key, value in looks.items()}
+                        for key, value in kept.items()}
             received += _sent(item.tensor, optimizer, before.owner[own], target, session)
         if session.rank in before.holders[own] and session.rank not in after.holders.get(own, set()):
             item.tensor.grad = None
@@ -164,14 +164,14 @@ def move(before: PipelineState, after: PipelineState, optimizer: Optimizer) -> i
     return received
 
 
-def _looks(optimizer: Optimizer, tensor: Tensor) -> dict[str, Any]:
-    """What the optimizer keeps of a parameter: numbers as they are, of tensors the shape, the type and the device."""
+def _kept_state(optimizer: Optimizer, tensor: Tensor) -> dict[str, Any]:
+    """The optimizer's state of a parameter: numbers, and shape, dtype and device of tensors."""
     return {key: (tuple(value.shape), value.dtype, value.device.type) if isinstance(value, Tensor) else value
             for key, value in optimizer.state.get(tensor, {}).items()}
 
 
 def _sent(tensor: Tensor, optimizer: Optimizer, source: int, target: int, session: Session) -> int:
-    """Send a tensor and what is kept of it, or receive it; bytes received."""
+    """Send a tensor and its optimizer state, or receive them. Returns the bytes received."""
     state, taken = optimizer.state.get(tensor, {}), 0
     for part in (tensor, *(state[key] for key in sorted(state) if isinstance(state[key], Tensor))):
         if session.rank == source:

@@ -1,4 +1,4 @@
-"""What stages are called: the modules that the first and the last of their operators belong to."""
+"""Names of stages: the modules of their first and last operators."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from weft.runtime.captured.division import ModelDivision
 
 
 def stage_names(cut: ModelDivision) -> tuple[tuple[str, str], ...]:
-    """Of each stage of ``cut``, where it begins and ends: the outermost module there that is of this stage alone, as
-    the model calls it. Where a cut lies inside the innermost module, its operator is named too, ``"h.1.attn:addmm_4"``;
-    an operator of no module but the model itself has only its own name. What is cut before modules says it itself."""
+    """The first and the last module of each stage of ``cut``: the outermost module there that lies in this stage alone.
+    If a cut is inside the innermost module, its operator is named too, ``"h.1.attn:addmm_4"``; an operator of no
+    submodule has only its own name. Of a model cut by ``split``: the submodules named there."""
     if not isinstance(cut, CapturedCut):
         return cut.spans()
-    stages: dict[str, set[int]] = {}  # that a module has operators in
+    stages: dict[str, set[int]] = {}  # of a module's operators
     ends: dict[int, tuple[Node, Node]] = {}
     for node in cut.captured.calls:
-        if (stage := cut.stage.get(node)) is None:  # computed wherever it is read
+        if (stage := cut.stage.get(node)) is None:  # computed by every reader
             continue
         ends[stage] = ends.get(stage, (node, node))[0], node
         for path in _modules(node):
@@ -33,5 +33,5 @@ def stage_names(cut: ModelDivision) -> tuple[tuple[str, str], ...]:
 
 
 def _modules(node: Node) -> list[str]:
-    """The modules that ``node`` is called in, from the outermost that is not the model itself."""
+    """The submodules that ``node`` is called in, outermost first."""
     return [path for path, _ in (node.meta.get("nn_module_stack") or {}).values() if path]

@@ -1,4 +1,4 @@
-"""A running pipeline: what :func:`weft.pipeline` gives on every rank."""
+"""A running pipeline, which :func:`weft.pipeline` returns on every rank."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ from weft.runtime.train.sharding import own_share
 __all__ = ["PipelineEngine", "Report"]
 
 Result = TypeVar("Result")
-#: How the scale of losses is called in a checkpoint.
+#: Key of the loss scale in a checkpoint.
 SCALE = "weft.scale"
 
 
 class PipelineEngine(Holding):
-    """This rank's part of a model that trains as a pipeline. All ranks call each method together, but for those that
-    only read: :meth:`parameters`, :meth:`named_parameters`, :meth:`gradients`. Where one calls another, or the script
-    ends on one rank earlier, all end with a sentence that names both calls.
+    """This rank's part of a model that trains as a pipeline.
 
-    A mistake in a call ends all ranks with one sentence, as does a rank that is lost: see
+    All methods are collective except those that only read: :meth:`parameters`, :meth:`named_parameters`,
+    :meth:`gradients`. If one rank calls another method, or its script ends early, all ranks end with a sentence that
+    names both calls. An error in a call and a lost rank end all ranks with one sentence too: see
     :class:`~weft.runtime.ranks.watch.Watch`.
     """
 
@@ -63,16 +63,16 @@ class PipelineEngine(Holding):
         self._begin(made.plan, made.places)
 
     def _begin(self, plan: Plan, places: Sequence[int]) -> None:
-        """Make ready what runs ``plan``, with the model cut at ``places``."""
+        """Prepare to run ``plan`` with the model cut at ``places``."""
         session, goal, options, inputs = self.session, self.goal, self.options, self._inputs
-        cut, alike = self._recut(plan, places)
+        cut, recapture = self._recut(plan, places)
         self.cut, self.plan, self.model = cut, plan, cut.captured.model
         self.feeding = Feeding(cut, plan.stage_ranks or (), session.rank, inputs, goal, target_dim(options.batch_dims),
                                options.target)
         self.stages = tuple(stages_of(plan, session.rank))
         data = Data(first=session.replica * plan.micro_batches)
         first = Shape(cut, self.feeding, plan, data, 0, plan.micro_batches)
-        self._shapes = Shapes(session, first, alike)
+        self._shapes = Shapes(session, first, recapture)
         self._ready = Ready(session, self.stages, goal, options)
         training = self._ready.training(first)
         training.clip_norm, training.scaling = options.clip_norm, scaling_of(options.dtype, options.autocast)
@@ -96,20 +96,20 @@ class PipelineEngine(Holding):
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def step(self, *args: Any, target: Any = None, **kwargs: Any) -> float:
-        """Run one batch through the schedule: its mean loss, on every rank. Gradients are ready then, added to those
-        that are there, as ``backward`` does: ``optimizer.zero_grad()`` comes between two batches of their own.
+        """Run one batch through the schedule, forward and backward. Returns its mean loss on every rank.
 
-        ``args`` and ``kwargs`` are what the model is called with, for a whole batch; ``target`` what the loss is given
-        beside the result. Each micro-batch is an equal part of it. A rank may leave out, or give as ``None``, what it
-        does not read (:meth:`needs`).
+        Gradients are added to existing ones, as by ``backward``: call ``optimizer.zero_grad()`` between batches.
+        ``args`` and ``kwargs`` are the model's arguments for a whole batch; ``target`` is passed to the loss with the
+        model's output. Each micro-batch is an equal part of the batch. A rank may omit, or pass ``None`` for, arguments
+        that it does not read (:meth:`needs`).
         """
         return self._guarded("step", lambda: self._step(args, kwargs, target))
 
     def eval_step(self, *args: Any, target: Any = None, **kwargs: Any) -> Any:
-        """Run one batch forward only, in evaluation: without dropout, with running statistics as they are.
+        """Run one batch forward only, in evaluation mode: without dropout, with fixed running statistics.
 
-        With ``target``, or where the model gives its own loss, the mean loss is returned on every rank; otherwise the
-        model's results, one for each micro-batch, on the rank of the last stage, and ``None`` on the others.
+        With ``target``, or if the model returns its own loss, returns the mean loss on every rank; otherwise the
+        model's outputs, one for each micro-batch, on the rank of the last stage, and ``None`` on the others.
         """
         with_loss = target is not None or self.goal.loss is None
         return self._guarded("eval_step", lambda: self._evaluator.run(self._parts(
@@ -117,8 +117,8 @@ class PipelineEngine(Holding):
 
     @contextmanager
     def accumulate(self, batches: int) -> Iterator[None]:
-        """The next ``batches`` steps are one: their gradients are the mean over all these batches, as if they were one
-        larger batch, and are ready, summed and clipped after the last. ::
+        """Treat the next ``batches`` steps as one: their gradients are the mean over all these batches, and are reduced
+        and clipped after the last one. ::
 
             with pipe.accumulate(4):
                 for ids, labels in four_batches:
@@ -139,14 +139,15 @@ class PipelineEngine(Holding):
 
     def save(self, folder: str | os.PathLike[str], optimizer: Optimizer | None = None, *, step: int | None = None,
              keep: int | None = None, extra: Mapping[str, Any] | None = None) -> Path:
-        """Save a checkpoint as ``folder/step-000000012``, in the model's own names; gives that path. ``step``: batches
-        behind it (default: as many as this pipeline has run, with those of the checkpoint that it was resumed from).
-        With ``keep`` only so many checkpoints stay. Where ``folder`` holds checkpoints of another run, which this one
-        did not go on from, this run's are in a folder of their own there, ``folder/run-002``.
+        """Save a checkpoint as ``folder/step-000000012``, in the model's own names, and return its path.
 
-        Each rank writes its own part; the folder gets its name when all of it is there. ``optimizer`` is this rank's,
-        over ``pipe.parameters()``. ``extra``: what else goes on, by name, and has ``state_dict`` and
-        ``load_state_dict``: schedulers of the learning rate, a loader with a place.
+        ``step``: number of batches trained (default: those of this pipeline, plus those of the checkpoint that it
+        resumed). ``keep``: number of checkpoints to retain. If ``folder`` has checkpoints of a run that this one did
+        not resume, this run saves in a folder of its own there, ``folder/run-002``.
+
+        Each rank writes its own part; the folder is renamed to its final name once it is complete. ``optimizer`` is
+        this rank's, over ``pipe.parameters()``. ``extra``: further objects with ``state_dict`` and ``load_state_dict``
+        by name, such as learning-rate schedulers or a data loader with a position.
         """
         done = self.steps if step is None else step
         return self._guarded("save", lambda: self._state.save(Path(folder), done, optimizer, keep, self._ready.seed,
@@ -154,10 +155,13 @@ class PipelineEngine(Holding):
 
     def resume(self, folder: str | os.PathLike[str], optimizer: Optimizer | None = None, *,
                extra: Mapping[str, Any] | None = None) -> int:
-        """Go on from the newest checkpoint in ``folder``, of the run that saved there last: how many batches it has
-        behind it, 0 if there is none. It may have been saved by another number of ranks, with other cuts. The model's
-        random operators go on as they would have; torch's own random state does so with as many ranks. One that is
-        damaged, or of another model, optimizer or ``dtype``, is refused on all ranks. ``extra``: as it was saved."""
+        """Resume from the newest checkpoint in ``folder``, of the run that saved there last. Returns its number of
+        trained batches, 0 if there is none.
+
+        The checkpoint may be from another number of ranks and other cuts. The model's random operators continue their
+        sequence; torch's own random state does so with the same number of ranks. A damaged checkpoint, and one of
+        another model, optimizer or ``dtype``, is refused on all ranks. ``extra``: as in :meth:`save`.
+        """
         found = self._guarded("resume", lambda: self._state.resume(Path(folder), optimizer, self._extra(extra)))
         if found is None:
             return 0
@@ -168,42 +172,42 @@ class PipelineEngine(Holding):
 
     def follow(self, plans: Sequence[Plan | str | os.PathLike[str]], optimizer: Optimizer, *,
                switches: Switches | None = None, borders: Sequence[float] | None = None) -> None:
-        """From now on the pipeline runs that one of ``plans`` that is due, and switches between two steps: parameters
-        and what ``optimizer`` keeps of them move to the ranks of the next plan's stages, losses stay the same.
+        """Run whichever of ``plans`` is due from now on, and switch between steps: parameters and their state in
+        ``optimizer`` move to the ranks of the next plan's stages; losses do not change.
 
-        ``plans``: of this model, as ``pipe.plan`` or its file, which say where they are cut. ``switches``: pairs of a
-        step and the number of the plan from there on, or what :func:`weft.family` wrote (``.json``). ``borders``:
-        densities between the plans, held against what :meth:`measured` is told
-        (:class:`~weft.runtime.experts.gate.DensityMonitor`). Checkpoints say which plan it was.
+        ``plans``: plans of this model with their cuts, as ``pipe.plan`` or its file. ``switches``: pairs of a step and
+        the number of the plan that begins there, or a file (``.json``) of :func:`weft.family`. ``borders``: densities
+        between consecutive plans, compared with those that :meth:`measured` reports
+        (:class:`~weft.runtime.experts.gate.DensityMonitor`). Checkpoints record the active plan.
         """
         self._following = self._guarded("follow", lambda: following(plans, optimizer, switches, borders, self.session,
                                                                    self.plan))
 
     def measured(self, density: float) -> None:
-        """How many experts a token used in the last step, on this rank: the mean of all ranks counts."""
+        """Report the mean number of experts per token in the last step on this rank; the mean over ranks counts."""
         self._guarded("measured", lambda: self._require_following().hear(self.session.everywhere(
             density, "comparing densities")))
 
     def heed_signals(self) -> None:
-        """From now on, Ctrl-C or SIGTERM does not end the ranks at once: :meth:`asked_to_stop` says that it came. The
-        second one does end them."""
+        """From now on, a first Ctrl-C or SIGTERM does not end the ranks: :meth:`asked_to_stop` returns it. A second one
+        ends them."""
         self.session.watch.heed()
 
     def asked_to_stop(self) -> signal.Signals | None:
-        """The signal that came to a rank since :meth:`heed_signals`, on every rank; ``None`` if none did."""
+        """The signal that any rank received since :meth:`heed_signals`, on every rank; ``None`` if none did."""
         return self._guarded("asked_to_stop", self.session.asked_to_stop)
 
     @property
     def steps(self) -> int:
-        """The batches behind the model: those of the checkpoint that it was resumed from, and those run since."""
+        """Number of trained batches: those of the resumed checkpoint, and those run since."""
         return self._behind + self._stepping.steps
 
     def report(self) -> Report:
-        """What was planned beside what was measured, on every rank."""
+        """Planned and measured times and memory, on every rank."""
         return self._guarded("report", self._report)
 
     def draw(self, path: str) -> None:
-        """Draw the measured step to ``path`` (``.html``, ``.svg`` or ``.png``) under the planned one; rank 0 writes."""
+        """Draw the measured step below the planned one to ``path`` (``.html``, ``.svg`` or ``.png``); rank 0 writes."""
         from weft.app.pipeline.run.drawing import draw_step
 
         replay = self._guarded("draw", lambda: self._stepping.replay())
@@ -211,8 +215,8 @@ class PipelineEngine(Holding):
             draw_step(self.plan, replay, path, type(self.model).__name__)
 
     def close(self) -> None:
-        """Give buffers back and leave the other ranks, when all have come here; further calls are refused. At the end
-        of a script it happens by itself."""
+        """Free buffers and leave the other ranks once all have called this; further calls are refused. It runs
+        automatically at the end of a script."""
         if not self._closed:
             self._guarded("close", self._leave)
             self._closed = True
@@ -238,7 +242,7 @@ class PipelineEngine(Holding):
             self._state.rest()
             self.session.rest(THEIRS)
             return found
-        except ShapeError:  # on all ranks, with nothing begun
+        except ShapeError:  # on all ranks, before anything ran
             self._state.rest()
             self.session.watch.doing(THEIRS)
             self.session.rest(THEIRS)
@@ -252,7 +256,7 @@ class PipelineEngine(Holding):
         self._fail(SessionError(why))
 
     def _fail(self, error: BaseException) -> NoReturn:
-        """End this rank and tell the others why."""
+        """End this rank, and send the others the reason."""
         self._closed = True
         self._close(error)
         raise error
@@ -291,7 +295,7 @@ class PipelineEngine(Holding):
             raise BatchError(f"{done} steps ran within accumulate({batches}): run {batches}, or say how many there are")
 
     def _extra(self, extra: Mapping[str, Any] | None) -> dict[str, Any]:
-        """What goes on beside the optimizer, the scale of losses among it."""
+        """The objects that a checkpoint saves beside the optimizer, such as the loss scale."""
         scaling = self._stepping.training.scaling
         return {**(extra or {}), **({} if scaling is None else {SCALE: scaling}),
                 **({} if self._following is None else {PHASE: self._following})}
@@ -325,13 +329,13 @@ class PipelineEngine(Holding):
                       self.plan.stage_ranks or (), planned_peaks(self.plan), self.peaks, bound, self.notes)
 
     def _norm(self, clipped: Collection[int], kind: float) -> float:
-        """The norm of the gradients with these ids, and of those that the other ranks clip now: each counts once."""
+        """The norm over the gradients with these ids and those that the other ranks clip now, each counted once."""
         counted = {id(parameter) for parameter in self._stepping.trainer.gradients.holders_counted}
         own = [own_share(p.grad) for p in self._own.values()
                if p.grad is not None and id(p.grad) in clipped and id(p) in counted]
         has_shares = self._stepping.trainer.gradients.has_shares
-        told = self.session.everywhere if has_shares else self.session.exchange
-        return self._guarded("clip_grad_norm_", lambda: total_norm(own, kind, lambda part: told(
+        gather = self.session.everywhere if has_shares else self.session.exchange
+        return self._guarded("clip_grad_norm_", lambda: total_norm(own, kind, lambda part: gather(
             part, "summing the norm of gradients")))
 
     def _leave(self) -> None:

@@ -1,4 +1,4 @@
-"""This rank's stages made ready to train, once for each shape of a batch."""
+"""Prepares this rank's stages for training, once for each shape of a batch."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from weft.runtime.interface.training import Training
 from weft.runtime.ranks.session import Session
 from weft.runtime.replay.stepping import Running, Stepping
 
-#: What a shape is made ready for.
+#: The use of these executors among those of a shape.
 USE = "training"
 
 
 class Ready:
-    """Makes ``stages`` of this rank ready, as ``options`` say. ``seed``: what random operators draw from."""
+    """Prepares ``stages`` of this rank by ``options``. ``seed``: seed of random operators."""
 
     def __init__(self, session: Session, stages: Sequence[int], goal: Goal, options: PipelineOptions) -> None:
         self.session, self.stages, self.goal, self.options, self.seed = session, stages, goal, options, goal.seed
 
     def training(self, shape: Shape) -> Training:
-        """The stages for batches of that shape."""
+        """The stages for batches of ``shape``."""
         goal = replace(self.goal, seed=self.seed)
         found = self.computing(training_of(shape.cut, self.stages, goal, shape.data))
         if self.options.compile or self.options.tensor_parallel is not None or (
                 isinstance(shape.cut.captured, Captured) and isinstance(shape.cut.captured.treatment, StageBackends)):
-            with autocasting(self.options.autocast, self.session.device):  # a last stage is called without its loss
+            with autocasting(self.options.autocast, self.session.device):  # the last stage runs without its loss here
                 compiled(found, self.options.compile, self.session, shape.feeding.layout.named)
         return found
 
     def computing(self, training: Training) -> Training:
-        """``training`` in the types of autocast and together with peers, if these are asked for."""
+        """``training`` under autocast and tensor parallelism, as the options request."""
         if self.options.tensor_parallel is not None:
             for module in training.stages.values():
                 compute_together(module, peers_of(self.options))
         return under_autocast(training, self.options.autocast, self.session.device)
 
     def running(self, part: BatchPart, stepping: Stepping) -> Running:
-        """What runs a part of a batch beside ``stepping``, made when it is asked for first."""
+        """The executor of a part of a batch beside ``stepping``, made on first use."""
         shape = part.shape
         if USE not in shape.running:
             training = self.training(shape)

@@ -1,4 +1,4 @@
-"""What a pipeline was planned to take beside what it took, for people and as plain data."""
+"""Planned and measured time and memory of a pipeline, as text and as plain data."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Report:
-    """What one step was planned to take and took, in seconds: ``planned`` and ``measured`` are from the first block to
-    the last (``None`` before the first step; the median of the first few later), ``step`` is the median of whole steps
-    on this rank, without the optimizer's; no schedule is under ``bound``. ``stages``: where each stage begins and ends,
-    by the model's modules (:func:`weft.app.pipeline.run.names.stage_names`); ``ranks``: where each stage is. ``peaks``:
-    the bytes that each rank was planned to hold at most, ``measured_peaks`` the most that it held when the plan was run
-    before training (``None``: it was not); both with two values of an optimizer for each weight, as Adam has.
-    ``peaks`` count as many results that wait for their receiver as do by the plan's times, or did in the steps that
-    were timed: a receiver that is later leaves more of them, at most eight messages."""
+    """Planned and measured values of one step.
+
+    In seconds: ``planned`` and ``measured``, from the first block to the last (``measured``: the median of the first
+    steps, ``None`` before any); ``step``, the median of whole steps on this rank without the optimizer's; ``bound``, a
+    lower bound on all schedules of these stages. ``stages``: first and last module of each stage
+    (:func:`weft.app.pipeline.run.names.stage_names`); ``ranks``: the rank of each stage.
+
+    In bytes by rank: ``peaks``, planned, and ``measured_peaks``, of the run of the plan before training (``None``: it
+    was not run); both include two optimizer values per weight, as for Adam. ``peaks`` count the sent tensors that wait
+    for their receivers by the plan's times or in the timed steps; a later receiver leaves more, at most eight messages.
+    """
 
     planned: float
     measured: float | None
@@ -38,17 +41,17 @@ class Report:
         rows = [("", "planned", "measured", "ratio"),
                 ("step", f"{self.planned * 1e3:.2f} ms", *_beside(self.planned, self.measured, 1e3, " ms"))]
         measured = self.measured_peaks or (None,) * len(self.peaks)
-        rows += [(f"most held by rank {rank}", f"{peak / 2**20:.2f} MiB", *_beside(peak, held, 2**-20, " MiB"))
-                 for rank, (peak, held) in enumerate(zip(self.peaks, measured, strict=True))]
+        rows += [(f"peak of rank {rank}", f"{peak / 2**20:.2f} MiB", *_beside(peak, measured_peak, 2**-20, " MiB"))
+                 for rank, (peak, measured_peak) in enumerate(zip(self.peaks, measured, strict=True))]
         notes = [f"no schedule of these stages takes less than {self.bound * 1e3:.2f} ms"] if self.bound else []
         if self.step is not None:
-            notes.append(f"a whole step takes {self.step * 1e3:.2f} ms, with losses, sums and what the script hands "
-                         "over")
+            notes.append(f"a whole step takes {self.step * 1e3:.2f} ms, with losses, reductions and the transfer of "
+                         "batches")
         return "\n".join([*stages, *_aligned(rows), *notes, *self.notes])
 
 
 def _beside(planned: float, measured: float | None, scale: float, unit: str) -> tuple[str, str]:
-    """What was measured, and its ratio to what was planned."""
+    """The measured value, and its ratio to the planned one."""
     if measured is None:
         return "-", "-"
     return f"{measured * scale:.2f}{unit}", f"{measured / planned:.2f}" if planned else "-"

@@ -1,4 +1,4 @@
-"""What a pipeline holds of its model, in the model's own names: gathered, loaded, saved and resumed."""
+"""The state of a pipeline's model by its own names: gathered, loaded, saved and resumed."""
 
 from __future__ import annotations
 
@@ -24,75 +24,75 @@ from weft.runtime.train.sharding import Sharding, shared_as, whole_of
 
 
 class PipelineState:
-    """This rank's part of the state of ``cut``, whose stages are on ``stage_ranks``, and of a ``loss`` that learns,
-    which is the last stage's.
+    """This rank's part of the state of ``cut``, whose stages are on ``stage_ranks``. A trained ``loss`` belongs to the
+    last stage.
 
-    With ``masters`` (:meth:`train`), these are the state of what is trained; shares are made whole for that. A
-    tensor that several ranks hold counts as the first one's; one that no stage reads as rank 0's.
+    With ``masters`` (:meth:`train`), trained parameters have the values of these, with shards gathered. A tensor of
+    several ranks is owned by the first of them; one that no stage reads, by rank 0.
     """
 
     def __init__(self, session: Session, cut: ModelDivision, stage_ranks: Sequence[int], loss: object = None) -> None:
         self.session, self.model, self.loss = session, cut.captured.model, learning(loss)
         self.masters: MasterWeights | Sharding | None = None
         self.kind = type(self.model).__name__
-        self._places: dict[Path, Path] = {}  # where this run saves, by the folder that it is told
-        self._begun: Path | None = None  # the checkpoint that it went on from
+        self._places: dict[Path, Path] = {}  # where this run saves, by the requested folder
+        self._begun: Path | None = None  # the checkpoint that it resumed
         self.of_loss = [] if self.loss is None else [*self.loss.parameters(), *self.loss.buffers()]
-        self.holders: dict[int, set[int]] = {}  # by id of a tensor: the ranks that hold it
+        self.holders: dict[int, set[int]] = {}  # by id of a tensor: the ranks that have it
         for stage, rank in enumerate(stage_ranks):
             for tensor in cut.tensors(stage):
                 self.holders.setdefault(id(tensor), set()).add(rank)
         self.holders.update((id(tensor), {stage_ranks[-1]}) for tensor in self.of_loss)
         self.owner = {own: min(ranks) for own, ranks in self.holders.items()}
-        self.held = {own for own, ranks in self.holders.items() if session.rank in ranks}
+        self.local = {own for own, ranks in self.holders.items() if session.rank in ranks}
 
     @cached_property
     def tensors(self) -> list[NamedTensor]:
-        """All of the model's, and of the loss's."""
+        """All tensors of the model and of the loss."""
         return named_tensors(self.model, self.loss)
 
     def train(self, masters: MasterWeights | Sharding) -> None:
-        """Let ``masters`` be what is trained."""
+        """Train ``masters`` in place of the model's parameters."""
         self.masters = masters
 
     def round(self) -> None:
-        """Bring the modules to what the optimizer has made of their masters."""
+        """Write the updated masters back to the modules."""
         if self.masters is not None:
             self.masters.write_back()
 
     def rest(self) -> None:
-        """Between two calls each copy keeps its share only."""
+        """Free gathered parameters: between calls each copy keeps its shards only."""
         if isinstance(self.masters, Sharding):
             self.masters.release()
 
     @property
     def trained(self) -> dict[str, nn.Parameter]:
-        """The parameters that this rank trains, by name, and what the optimizer has for them."""
+        """The parameters that this rank trains, by name, as the optimizer has them."""
         return {item.name: self._master(item.tensor) for item in self.tensors if isinstance(item.tensor, nn.Parameter)
-                and item.tensor.requires_grad and id(item.tensor) in self.held}
+                and item.tensor.requires_grad and id(item.tensor) in self.local}
 
     @property
     def idle(self) -> list[nn.Parameter]:
-        """The model's parameters in whose place this rank trains others."""
+        """The model's parameters that this rank trains by masters or shards."""
         return [item.tensor for item in self.tensors if isinstance(item.tensor, nn.Parameter)
-                and id(item.tensor) in self.held and self._master(item.tensor) is not item.tensor]
+                and id(item.tensor) in self.local and self._master(item.tensor) is not item.tensor]
 
     def gather(self, whole: bool) -> dict[str, Tensor]:
-        """The state dict; not ``whole``: this rank's part of it. It has all names of what is tied."""
+        """The state dict, with all names of tied tensors; with ``whole=False`` this rank's part of it."""
         self._gather_shares()
         mine = {name: self._kept(item) for item in self.tensors if item.is_saved and self._is_mine(item)
                 for name in item.names}
         if not whole:
-            return {name: value for name, value in mine.items() if self._is_held(name)}
+            return {name: value for name, value in mine.items() if self._is_local(name)}
         found: dict[str, Tensor] = {}
         for each in reversed(self.session.exchange({n: v.cpu() for n, v in mine.items()}, "gathering the state")):
             found.update(each)
         return {name: found[name] for name in (*self.model.state_dict(keep_vars=True), *found) if name in found}
 
     def load(self, state: State, strict: bool = True) -> None:
-        """Take this rank's part of ``state``.
+        """Load this rank's part of ``state``.
 
-        Raises :class:`~weft.runtime.captured.captured.CaptureError` for one that is not of this model.
+        Raises :class:`~weft.runtime.captured.captured.CaptureError` if it is not a state of this model.
         """
         try:
             weights = weights_of(state)
@@ -124,7 +124,7 @@ class PipelineState:
                                      {"seed": seed, "dtype": self._types})
 
     def _place(self, folder: Path) -> Path:
-        """Where in ``folder`` this run saves, as rank 0 sees it: apart from other runs."""
+        """The place in ``folder`` where this run saves, apart from other runs; rank 0's view counts."""
         if folder not in self._places:
             self._places[folder] = place = place_of_run(folder, self._begun)
             if self._begun is None and place != folder and self.session.process(self.session.rank) == 0:
@@ -134,7 +134,7 @@ class PipelineState:
 
     @property
     def _types(self) -> str:
-        """The types of the modules' parameters."""
+        """The dtypes of the modules' parameters, as text."""
         return " and ".join(sorted({str(item.tensor.dtype).removeprefix("torch.") for item in self.tensors
                                     if isinstance(item.tensor, nn.Parameter)}))
 
@@ -160,12 +160,12 @@ class PipelineState:
         return {id(parameter): name for name, parameter in self.trained.items()}
 
     def _is_mine(self, item: NamedTensor) -> bool:
-        """Whether this rank has it: a stage of its own reads it, or none does, and it is there."""
+        """Whether this rank has the tensor: one of its stages reads it, or no stage does and it is materialised."""
         own = id(item.tensor)
-        return own in self.held or (own not in self.owner and not item.tensor.is_meta)
+        return own in self.local or (own not in self.owner and not item.tensor.is_meta)
 
-    def _is_held(self, name: str) -> bool:
-        return any(name in item.names and id(item.tensor) in self.held for item in self.tensors)
+    def _is_local(self, name: str) -> bool:
+        return any(name in item.names and id(item.tensor) in self.local for item in self.tensors)
 
     def _value(self, item: NamedTensor) -> Tensor:
         if isinstance(self.masters, Sharding) or not isinstance(item.tensor, nn.Parameter):
@@ -173,7 +173,7 @@ class PipelineState:
         return self._master(item.tensor)
 
     def _kept(self, item: NamedTensor) -> Tensor:
-        """Its value, to be kept: the memory of what is gathered goes."""
+        """Its value for saving; gathered shards are copied, as their memory is freed."""
         value = whole_of(self._value(item).detach())
         return value.clone() if isinstance(self.masters, Sharding) else value
 

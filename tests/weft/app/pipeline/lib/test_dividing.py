@@ -64,7 +64,7 @@ def test_a_function_may_lay_parameters_as_it_likes(mesh: Any) -> None:
                 module.register_parameter(key, nn.Parameter(DTensor.from_local(parameter, mesh, [Partial()])))
 
     model = GPT()
-    with pytest.raises(CaptureError, match=r"has layers\.0\.before\.weight lie as Partial"):
+    with pytest.raises(CaptureError, match=r"places layers\.0\.before\.weight as Partial"):
         in_shares(Captured.of(model, (IDS,)), asked(lambda model, mesh: distribute_module(model, mesh, own), mesh))
     assert peers_of(asked(None)) is None
 
@@ -82,8 +82,8 @@ def test_what_says_nothing_of_the_model_is_refused(said: str, options: dict[str,
 @pytest.mark.parametrize(("said", "plan"), [
     (r"divides words\.weight, of \(23, 16\), along dimension 0 among 2 ranks: it must be a multiple of that",
      {"words": RowwiseParallel()}),
-    ("cannot be done: ColwiseParallel currently only support", {"norm": ColwiseParallel()}),
-    (r"head\.weight lie as Shard\(dim=0\), but it is divided otherwise", lambda model, mesh: parallelize_module(
+    ("cannot be applied: ColwiseParallel currently only support", {"norm": ColwiseParallel()}),
+    (r"head\.weight as Shard\(dim=0\), which conflicts with another placement", lambda model, mesh: parallelize_module(
         model, mesh, {"words": ColwiseParallel(), "head": ColwiseParallel()}))])
 def test_a_plan_that_cannot_be_done_is_refused(mesh: Any, said: str, plan: Any) -> None:
     with pytest.raises(CaptureError, match=said):

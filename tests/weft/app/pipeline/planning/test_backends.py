@@ -13,7 +13,7 @@ from torch import nn
 from tests.support.pipeline_ranks import one_process
 from tests.support.ranks import finished
 from weft.app.pipeline.lib.options import PipelineOptions
-from weft.app.pipeline.planning.backends import backends_notes, backends_told, by_backends, require_backends
+from weft.app.pipeline.planning.backends import backend_record, backends_notes, by_backends, require_backends
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.measure.measure import Memory, Sample
 from weft.runtime.measure.stage_costs import PassCost, StageCosts, measured_problem
@@ -42,7 +42,7 @@ def test_a_stage_has_the_fast_backend_where_memory_lasts(memory: int, wanted: li
 
     found = by_backends(costs, others, problem_of, 4, 20.0)
     assert found.solver["stage_backends"] == wanted
-    assert backends_told(found) == {"stage_backends": wanted}
+    assert backend_record(found) == {"stage_backends": wanted}
     assert backends_notes(found, ["x: skipped"]) == [f"stages are computed by {', '.join(wanted)}", "x: skipped"]
 
 

@@ -57,7 +57,7 @@ def test_measuring_and_running_leave_no_trace_and_find_the_planned_peak(name: st
     assert all(parameter.grad is None for parameter in model.parameters())
     assert decision.places == () and decision.peaks is not None
     assert decision.peaks[0] == pytest.approx(planned_peaks(decision.plan)[0], rel=0.05)
-    assert any(note.startswith("planned times are those of") for note in decision.notes)
+    assert any(note.startswith("planned times are measured in ") for note in decision.notes)
     assert 0 < decision.plan.solver["makespan_bound"] <= decision.plan.makespan
 
 
@@ -118,16 +118,16 @@ def test_a_published_schedule_is_built_once_and_watched_in_its_first_step(monkey
 
 def test_what_was_measured_is_taken_again_unless_it_is_to_be_measured(monkeypatch: pytest.MonkeyPatch,
                                                                       tmp_path: Path) -> None:
-    monkeypatch.setattr(StagesRun, "unrest", "")
+    monkeypatch.setattr(StagesRun, "noise_note", "")
     _, first = decided("skip", cache=tmp_path)
     _, again = decided("skip", cache=tmp_path)
     assert (again.places, again.plan, again.peaks) == (first.places, first.plan, first.peaks)
-    assert again.notes[:-1] == first.notes and "remeasure=True measures and plans anew" in again.notes[-1]
+    assert again.notes[:-1] == first.notes and "remeasure=True measures and plans again" in again.notes[-1]
     entry, = (tmp_path / "plans").iterdir()
     before = entry.read_text()
     _, anew = decided("skip", cache=tmp_path, remeasure=True)
     assert not any("as measured on" in note for note in anew.notes) and entry.read_text() != before
-    monkeypatch.setattr(StagesRun, "unrest", "; a machine with other work")
+    monkeypatch.setattr(StagesRun, "noise_note", "; a machine with other work")
     decided("skip", cache=tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
@@ -146,7 +146,7 @@ def test_too_little_memory_is_one_sentence() -> None:
     needed = planned_peaks(decided("gpt", schedule="gpipe")[1].plan)[0]
     with pytest.raises(CaptureError, match="no cut leaves a schedule that fits: schedule 'gpipe': "):
         decided("gpt", memory=needed - 1, schedule="gpipe", memory_plan="keep")
-    with pytest.raises(CaptureError, match=r"memory is 5000, and the spec's cluster\.memory says it too: give one"):
+    with pytest.raises(CaptureError, match=r"memory is 5000, and the spec has cluster\.memory too: give one"):
         decided("gpt", memory=5000, spec={"cluster": {"memory": 5000}})
 
 

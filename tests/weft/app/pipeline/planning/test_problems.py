@@ -9,11 +9,11 @@ import pytest
 from weft.app.pipeline.planning.machine import Machine
 from weft.app.pipeline.planning.problems import (
     StagesRun,
-    held_bytes,
     least,
     loads,
     optimizer_bytes,
     peak_bytes,
+    resident_bytes,
     retimed,
     stage_problem,
 )
@@ -62,10 +62,10 @@ def test_a_skip_sends_its_own_bytes_and_only_what_is_owed_comes_back() -> None:
 
 def test_a_rank_of_two_stages_holds_both() -> None:
     costs = [stage(s, 4) for s in range(4)]
-    held = held_bytes(costs, 2, 4)
+    held = resident_bytes(costs, 2, 4)
     assert held == [2 * 4008 + 4 * 200, 2 * 4008 + 4 * 200] and optimizer_bytes(costs, 2) == [4000, 4000]
-    assert held_bytes(costs, 4, 10) == [4008 + 8 * 100] * 4  # no more than 8 messages are under way
-    assert held_bytes(costs, 4, 10, under_way=0) == [4008] * 4  # where they are written to their receiver at once
+    assert resident_bytes(costs, 4, 10) == [4008 + 8 * 100] * 4  # no more than 8 messages are under way
+    assert resident_bytes(costs, 4, 10, open_sends=0) == [4008] * 4  # where they are written to their receiver at once
     problem = stage_problem(costs, (), machine(held[0] + 300, None), "full", 4)
     assert [device.memory for device in problem.devices] == [300, None]
     assert [block.devices for block in problem.blocks[:4]] == [(0,), (1,), (1,), (0,)]
@@ -84,11 +84,11 @@ def test_settled_times_are_those_of_the_run() -> None:
 
     run = StagesRun(schedule, TimedSteps((timeline(2.0), timeline(3.0), timeline(9.0))))
     assert run.measured == pytest.approx(3 * schedule.makespan)
-    settled = run.settled()
-    assert settled.makespan == pytest.approx(run.measured) and not violations(settled)
-    assert settled.orders == schedule.orders
-    assert 0 < settled.makespan_bound <= settled.makespan
-    assert settled.makespan_bound == pytest.approx(run.factor * run.bound)
+    calibrated = run.calibrated()
+    assert calibrated.makespan == pytest.approx(run.measured) and not violations(calibrated)
+    assert calibrated.orders == schedule.orders
+    assert 0 < calibrated.makespan_bound <= calibrated.makespan
+    assert calibrated.makespan_bound == pytest.approx(run.stretch * run.bound)
     assert loads(run.fitted, 2) == pytest.approx([9.0, 9.0], rel=1e-3)
 
 
@@ -131,6 +131,6 @@ def test_a_difference_within_the_noise_of_the_steps_changes_nothing() -> None:
     first, second, third = run(10.0, 10.1, 10.3), run(9.95, 10.05, 10.2), run(9.0, 9.01, 9.02)
     assert least([first, second]) is first and least([second, first]) is second
     assert least([first, third]) is third and least([third, second, first]) is third
-    assert first.unrest == "" and "took 20% less, as on a machine that has other work" in run(8.0, 10.0, 11.0).unrest
-    assert "a rank computed in 55% of the time of its blocks, as on a machine that" in run(9.0, 9.01, share=0.55).unrest
+    assert first.noise_note == "" and "took 20% less, so other processes" in run(8.0, 10.0, 11.0).noise_note
+    assert "a rank had a core in 55% of the time of its blocks, so" in run(9.0, 9.01, share=0.55).noise_note
     assert run(10.0, 10.4).noise == pytest.approx(0.04)  # of two steps, what they differ by

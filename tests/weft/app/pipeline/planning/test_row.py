@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from weft.app.pipeline.planning.machine import Machine
-from weft.app.pipeline.planning.row import STATE, Row, proposals, rank_of, rough_step
+from weft.app.pipeline.planning.row import STATE, Row, estimated_step, proposals, rank_of
 from weft.runtime.measure.links import LinkCost
 
 
@@ -23,8 +23,8 @@ def row(seconds: list[float], kept: float = 0.0, weights: float = 0.0) -> Row:
 
 def judged(found: Row, where: Machine, micro_batches: int) -> list[tuple[tuple[int, ...], float]]:
     every = proposals(found, len(where.memory), where, micro_batches,
-                      lambda places: rough_step(found, places, where, micro_batches, "1f1b"))
-    return [(places, rough_step(found, places, where, micro_batches, "1f1b")) for places in every]
+                      lambda places: estimated_step(found, places, where, micro_batches, "1f1b"))
+    return [(places, estimated_step(found, places, where, micro_batches, "1f1b")) for places in every]
 
 
 def test_several_cuts_are_proposed_and_the_best_for_the_schedule_comes_first() -> None:
@@ -57,13 +57,13 @@ def test_two_stages_a_rank_stand_in_a_v() -> None:
     assert [rank_of(s, 6, 3) for s in range(6)] == [0, 1, 2, 2, 1, 0] and [rank_of(s, 3, 3) for s in range(3)] == [
         0, 1, 2]
     way = row([1.0] * 24)
-    assert rough_step(way, (6, 12, 18), machine(None, None), 8, None) < float("inf")
+    assert estimated_step(way, (6, 12, 18), machine(None, None), 8, None) < float("inf")
 
 
 def test_waits_for_messages_make_a_step_longer() -> None:
     way = row([1.0] * 8)
     near, far = machine(None, None), machine(None, None, latency=0.5)
-    assert rough_step(way, (4,), far, 4, "1f1b") >= rough_step(way, (4,), near, 4, "1f1b") + 0.99
+    assert estimated_step(way, (4,), far, 4, "1f1b") >= estimated_step(way, (4,), near, 4, "1f1b") + 0.99
     assert far.seconds(1000, 0, 1) == pytest.approx(0.5 + 1e-6) and far.seconds(1000, 1, 1) == 0.0
     three = machine(None, None, None, latency=0.5)
     assert three.seconds(0, 2, 0) == pytest.approx(0.5) and three.seconds_a_byte == pytest.approx(1e-9)

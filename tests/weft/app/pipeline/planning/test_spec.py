@@ -30,13 +30,13 @@ def test_a_file_and_a_mapping_say_the_same(tmp_path: Path) -> None:
     ({"cluster": {"memry": 3}}, "spec: cluster: unknown key 'memry'; did you mean 'memory'?; the keys are gpus"),
     ({"cluster": {"memory": "2 pounds"}}, "spec: cluster.memory is '2 pounds', it must be"),
     ({"cluster": {"memory": [1000, 2000, 3000]}}, "spec: cluster.memory lists 3 ranks, but 2 ranks run: start as many"),
-    ({"cluster": {"gpus": 4}}, "spec: cluster.gpus is 4, but 2 ranks run: start as many, or say it of these"),
+    ({"cluster": {"gpus": 4}}, "spec: cluster.gpus is 4, but 2 ranks run: start as many, or describe these"),
     ({"cluster": {"latency": "1 ms"}}, "spec: cluster: latency needs bandwidth or device beside it"),
     ({"cluster": {"links": "nvlink-v100", "bandwidth": 3e9}},
      "spec: cluster: give either links (measured) or bandwidth"),
     ({"placement": {"shapes": ["loop"]}}, r"spec: placement.shapes[0] is 'loop', it must be chain or v"),
     ({"model": {"family": "gpt"}}, "spec: unknown key 'model'; the keys are name, cluster, placement"),
-    ({"cluster": object()}, "spec: holds what no YAML file can"),
+    ({"cluster": object()}, "spec: YAML cannot represent its values"),
     (7, "spec is int, it must be the path of a YAML file, a mapping, or left out"),
     ("nowhere.yaml", "nowhere.yaml: cannot be read")])
 def test_a_bad_spec_is_one_sentence(spec: Any, said: str) -> None:

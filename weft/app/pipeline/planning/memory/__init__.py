@@ -1,1 +1,1 @@
-"""The memory of operators as part of what is decided: their chain, plans of it, and the one that is measured to fit."""
+"""Plans which activations are kept, recomputed or offloaded: the chain of operators, plans of it, and their trials."""

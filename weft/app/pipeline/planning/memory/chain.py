@@ -1,4 +1,4 @@
-"""A captured model as the chain whose memory is planned: what each operator takes, keeps and hands on, as measured."""
+"""A captured model as a chain of operators with measured times and bytes, the input of memory planning."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ from weft.runtime.captured.purity import Purity
 from weft.runtime.train.offload import CopyEngine
 from weft.solver.placement.memory.plan import ChainOperator, MemoryProblem
 
-#: Bytes that are copied to see how fast copies are.
+#: Bytes of the copy that measures the bandwidth to the host.
 COPIED = 16 * 2**20
-#: Parameters, gradients, and two values of the optimizer for each weight.
+#: Bytes of state per byte of weights: the weights, their gradients, and two values of the optimizer.
 STATE = 4
-#: How many times as many bytes may pass between two stages as at a place nearby: messages need memory too, of which a
-#: plan knows nothing. Nearby is within this share of the whole time.
+#: A stage may begin only where at most this factor more bytes cross the cut than at the best place within this share
+#: of the whole time: messages need memory that a memory plan does not count.
 WIDEST, NEARBY = 2.0, 0.1
 
 
 @dataclass(frozen=True)
 class Chain:
-    """``operators`` of a chain, each some neighbouring operators of the graph, ``groups``: those that are decided
-    together, and with them such as keep nothing. ``starts``: operators of the chain that may begin a stage."""
+    """``operators`` of a chain, each one of the ``groups`` of neighbouring operators of the graph: operators that must
+    be decided together, and those before them that save no activation. ``starts``: numbers of the chain's operators
+    that may begin a stage; ``places``: the first operator of the graph in each."""
 
     operators: tuple[ChainOperator, ...]
     groups: tuple[tuple[Node, ...], ...]
@@ -44,25 +45,25 @@ class Chain:
 
     def problem(self, stages: int, memory: int, bandwidth: float, *, micro_batches: int,
                 cuts: Sequence[int] | None = None) -> MemoryProblem:
-        """Where to cut the chain into ``stages`` of ``memory`` bytes, and what to do with each operator; ``cuts``, in
-        operators of the graph, are given or open."""
+        """The problem of cutting the chain into ``stages`` of ``memory`` bytes and of deciding on each operator.
+        ``cuts``: fixed cuts, as numbers of the graph's operators; ``None`` leaves them open."""
         windows = (self.starts,) * (stages - 1) if cuts is None else tuple(
             frozenset([bisect_left(self.places, place)]) for place in cuts)
         return MemoryProblem(self.operators, stages, memory, bandwidth, micro_batches=micro_batches, windows=windows)
 
     def cuts(self, cuts: Sequence[int]) -> tuple[int, ...]:
-        """The places in the graph of the cuts of a plan, which have both ends of the chain."""
+        """The inner cuts of a plan as numbers of the graph's operators."""
         return tuple(self.places[k] for k in cuts[1:-1])
 
     def modes(self, modes: Iterable[Mode]) -> dict[str, Mode]:
-        """What a plan decides, by the names of the graph's operators."""
+        """The decisions of a plan by the names of the graph's operators."""
         return {node.name: mode for group, mode in zip(self.groups, modes, strict=True) for node in group}
 
 
 def chain_of(captured: Captured, purity: Purity, leaves: Sequence[Any], loss: Callable[[Any], Tensor], *,
              first: int = 1, cuts: Collection[int] = ()) -> Chain:
     """The chain of ``captured``, measured on ``leaves``, the inputs of one micro-batch, and on the ``loss`` of its
-    result. No stage but the first begins before operator ``first``; at ``cuts`` an operator of the chain begins."""
+    result. Only the first stage begins before operator ``first``; each of ``cuts`` begins an operator of the chain."""
     with untouched(captured.model):
         kept = kept_bytes(captured, leaves, loss)
     seconds = dict(zip(captured.calls, operator_seconds(captured, leaves), strict=True))
@@ -72,10 +73,10 @@ def chain_of(captured: Captured, purity: Purity, leaves: Sequence[Any], loss: Ca
     passing = [_passes(captured, purity, place, group, kept) for place, group in zip(
         [*places[1:], len(captured.calls)], groups, strict=True)]
     between = crossings(captured, purity)
-    found, held = [], set[int]()
+    found, counted = [], set[int]()
     for i, group in enumerate(groups):
         forward = sum(seconds[node] for node in group) / BOTH_WAYS
-        weights = _weights(captured, group, held)
+        weights = _weights(captured, group, counted)
         last = i == len(groups) - 1
         found.append(ChainOperator(
             group[-1].name, max(1, round(forward * 1e9)), round((BOTH_WAYS - 1) * forward * 1e9),
@@ -86,7 +87,7 @@ def chain_of(captured: Captured, purity: Purity, leaves: Sequence[Any], loss: Ca
 
 
 def _narrow(sizes: Mapping[int, int], operators: Sequence[ChainOperator]) -> frozenset[int]:
-    """Of the operators in ``sizes`` those before which not many more bytes pass than before one nearby."""
+    """The operators in ``sizes`` where at most :data:`WIDEST` times the bytes of the best place nearby cross a cut."""
     until = [0, *accumulate(operator.forward for operator in operators)]
     near = NEARBY * until[-1]
     return frozenset(k for k, size in sizes.items() if size <= WIDEST * min(
@@ -94,7 +95,7 @@ def _narrow(sizes: Mapping[int, int], operators: Sequence[ChainOperator]) -> fro
 
 
 def copy_bandwidth(device: torch.device) -> float:
-    """Bytes a second that move to the host and back, one way: measured."""
+    """Measured bytes per second of copies to the host and back, averaged over both directions."""
     engine, here = CopyEngine(device), torch.ones(COPIED, dtype=torch.uint8, device=device)
     best = float("inf")
     for _ in range(3):
@@ -112,8 +113,8 @@ def copy_bandwidth(device: torch.device) -> float:
 
 
 def _groups(captured: Captured, purity: Purity, kept: Kept, begins: Collection[Node]) -> list[tuple[Node, ...]]:
-    """Operators that are decided together; those that keep nothing go with the next ones, which cannot be made again
-    without them."""
+    """Groups of operators with one decision each. Operators that save nothing join the next group, as recomputing it
+    needs them."""
     found: list[tuple[Node, ...]] = []
     waiting: list[Node] = []
     for unit in units(captured, purity):
@@ -130,36 +131,36 @@ def _groups(captured: Captured, purity: Purity, kept: Kept, begins: Collection[N
 
 
 def _passes(captured: Captured, purity: Purity, place: int, group: Sequence[Node], kept: Kept) -> int:
-    """Bytes that stay where a recomputed run begins behind ``group``: what earlier ones made that is read later, and
-    of its own what would not be kept anyway."""
+    """Bytes of tensors that must stay if recomputation starts behind ``group``: results of earlier operators that are
+    read later, and of ``group``'s own results those that are not saved anyway."""
     own, total, seen = set(group), 0, set[Node]()
     for node in captured.calls[:place]:
         base = purity.base[node]
-        looks = tensors(base)
-        if base in seen or looks is None or base in purity.free or base.op == "get_attr" or base.op == "placeholder":
+        metadata = tensors(base)
+        if base in seen or metadata is None or base in purity.free or base.op == "get_attr" or base.op == "placeholder":
             continue
         if not any(user.op == "output" or purity.place.get(user, -1) >= place for user in node.users):
             continue
         if base not in own or base.name not in kept.given:
             seen.add(base)
-            total += looks.numel() * looks.element_size()
+            total += metadata.numel() * metadata.element_size()
     return total
 
 
-def _weights(captured: Captured, group: Sequence[Node], held: set[int]) -> int:
-    """Bytes of the parameters that ``group`` is the first to read."""
+def _weights(captured: Captured, group: Sequence[Node], counted: set[int]) -> int:
+    """Bytes of parameters of ``group``; a shared parameter counts for its first reader."""
     total = 0
     for node in group:
         for arg in node.all_input_nodes:
             value = captured.attribute(arg) if arg.op == "get_attr" else None
-            if isinstance(value, nn.Parameter) and id(value) not in held:
-                held.add(id(value))
+            if isinstance(value, nn.Parameter) and id(value) not in counted:
+                counted.add(id(value))
                 total += value.numel() * value.element_size()
     return total
 
 
 def _layer(node: Node) -> str:
-    """The module that ``node`` was called in, up to the first number: ``layers.3``; empty outside of rows of layers."""
+    """The layer of ``node``: its module path up to the first number, such as ``layers.3``; empty outside of layers."""
     stack = node.meta.get("nn_module_stack") or {}
     paths = [str(entry[0] if isinstance(entry, tuple | list) else entry) for entry in stack.values()]
     steps = (paths[-1] if paths else "").split(".")

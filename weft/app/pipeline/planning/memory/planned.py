@@ -1,12 +1,11 @@
-"""The memory of operators as part of what is decided: asked for, or planned where nothing else fits.
+"""Decides which activations are kept, recomputed or offloaded: as the user requests, or by a plan if nothing else fits.
 
-What is decided stands in the plan (``solver.operator_memory``), so that it is on all ranks, in the plan's digest, and
-in its file: who gives that plan again runs the same.
+The decisions are part of the plan (``solver.operator_memory``): all ranks, the plan's digest and its file have them, so
+that a plan given again runs the same.
 
-Memory plans of a chain, one after another, until what stages are measured to hold fits.
-
-A plan counts what operators keep, but not what passes need meanwhile, nor messages, and some things twice: so the next
-one is made for as many bytes less than there are, or more, as the last one was measured to hold beyond what it says.
+A memory plan counts the saved activations of operators, but not the temporary memory of passes nor messages, and it
+counts some tensors twice. Therefore plans are measured in rounds: the budget of the next plan is corrected by the
+difference between the measured and the planned bytes of the last one, until the measured bytes fit.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from weft.app.pipeline.lib.split import Model
 from weft.app.pipeline.planning.machine import Machine
 from weft.app.pipeline.planning.measuring import Ranks
 from weft.app.pipeline.planning.memory.chain import Chain, chain_of, copy_bandwidth
-from weft.app.pipeline.planning.problems import held_bytes
+from weft.app.pipeline.planning.problems import resident_bytes
 from weft.app.pipeline.planning.row import rank_of
 from weft.runtime.backends.stages import STAGE_BACKENDS, stages_by
 from weft.runtime.captured.captured import Captured, CaptureError
@@ -35,39 +34,40 @@ from weft.runtime.plan.plan import Plan
 from weft.solver.placement.memory.plan import MemoryPlan, Mode
 from weft.solver.placement.memory.plan_memory import NoMemoryPlan, plan_memory
 
-#: Where decisions stand among what a plan says of itself.
+#: Key of the decisions in a plan's solver record.
 OPERATOR_MEMORY = "operator_memory"
-#: Where the operators stand that begin the second stage and those after.
+#: Key of the first operators of all stages but the first.
 CUTS = "cuts"
-#: How far a memory plan may be from the best, and the share of the time limit that one is searched for.
+#: Relative gap of a memory plan to its bound, and the share of the time limit for its search.
 GAP, SHARE = 1e-2, 0.2
-#: By what share of the memory stages are at least over it of which no schedule fits.
+#: If no schedule fits, at least this share of the memory is missing.
 UNSEEN = 0.01
 
-#: What stages cost, and whether a schedule of them ran.
+#: Costs of the stages, and whether a schedule of them ran.
 Attempt: TypeAlias = tuple[Sequence[StageCosts], bool]
 
 
 def require_memory_plan(options: PipelineOptions) -> None:
-    """Raise :class:`~weft.runtime.captured.captured.CaptureError` for options that say nothing."""
-    said = options.memory_plan
-    if not isinstance(said, Mapping) and said not in ("auto", *MODES):
-        raise CaptureError(f"memory_plan is {said!r:.60}, it must be 'auto', one of {', '.join(MODES)}, or a mapping "
+    """Raise :class:`~weft.runtime.captured.captured.CaptureError` for invalid options."""
+    given = options.memory_plan
+    if not isinstance(given, Mapping) and given not in ("auto", *MODES):
+        raise CaptureError(f"memory_plan is {given!r:.60}, it must be 'auto', one of {', '.join(MODES)}, or a mapping "
                            "of modules' paths to these")
     if options.co_shard is not None and not isinstance(options.co_shard, Mapping):
         raise CaptureError(f"co_shard is {options.co_shard!r:.60}, it must be a mapping of modules' paths to numbers "
                            "of shares")
 
 
-def asked_decisions(captured: Model, purity: Purity | None, options: PipelineOptions,
+def requested_decisions(captured: Model, purity: Purity | None, options: PipelineOptions,
                     given: Plan | None) -> Decisions:
-    """What the user has decided, or the plan that he gives.
+    """The decisions that the user's options or plan make.
 
     Raises :class:`~weft.runtime.captured.captured.CaptureError`.
     """
     if not isinstance(captured, Captured) or purity is None:
         if given is not None and given.solver.get(OPERATOR_MEMORY):
-            raise CaptureError("the plan decides the memory of operators, which split does without: leave split out")
+            raise CaptureError("the plan decides on the memory of operators, which are unknown with split: leave "
+                               "split out")
         return Decisions()
     found = Decisions() if given is None else decisions_from_json(given.solver.get(OPERATOR_MEMORY), captured)
     plain = not options.compile and options.backends is None and options.memory is None
@@ -79,14 +79,14 @@ def asked_decisions(captured: Model, purity: Purity | None, options: PipelineOpt
         mode: Mode = next(mode for mode in MODES if mode == options.memory_plan)
         found = Decisions.made(captured, purity, dict.fromkeys((node.name for node in captured.calls), mode))
     if options.compile and found:
-        raise CaptureError("the plan decides the memory of operators, which compiled stages do not run one by one: "
+        raise CaptureError("the plan decides on the memory of operators, which compiled stages do not run one by one: "
                            "leave compile out")
     return found if options.co_shard is None else replace(found, shards=dict(options.co_shard))
 
 
 def treated_as_planned(captured: Model, plan: Plan, leaves: Sequence[Any], dims: Dims) -> Model:
-    """``captured``, whose stages do what ``plan`` says of their memory and backends; ``leaves``: inputs of one
-    micro-batch, which are cut along ``dims``."""
+    """``captured`` with the decisions on memory and the backends of ``plan``. ``leaves``: inputs of one micro-batch,
+    with batch dimensions ``dims``."""
     if not isinstance(captured, Captured):
         return captured
     if (names := plan.solver.get(STAGE_BACKENDS)) is not None:
@@ -95,16 +95,16 @@ def treated_as_planned(captured: Model, plan: Plan, leaves: Sequence[Any], dims:
 
 
 def plan_with(plan: Plan, captured: Model, places: Sequence[int]) -> Plan:
-    """``plan``, which says where ``captured`` is cut, and what is done to its stages."""
-    told = {CUTS: list(places), **_told(captured)} if isinstance(captured, Captured) else {}
+    """``plan`` with the cuts of ``captured`` and the decisions on its operators in its solver record."""
+    entries = {CUTS: list(places), **_memory_entry(captured)} if isinstance(captured, Captured) else {}
     kept = {key: value for key, value in plan.solver.items() if key not in (OPERATOR_MEMORY, CUTS)}
-    return replace(plan, solver={**kept, **told})
+    return replace(plan, solver={**kept, **entries})
 
 
 def cuts_of(plan: Plan) -> tuple[int, ...] | None:
-    """Where ``plan`` says that the model is cut; ``None``: nowhere.
+    """The cuts recorded in ``plan``, if any.
 
-    Raises :class:`~weft.runtime.captured.captured.CaptureError` for what are no places.
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` for invalid cuts.
     """
     found = plan.solver.get(CUTS)
     if found is not None and not (isinstance(found, list | tuple) and all(type(place) is int for place in found)):
@@ -113,11 +113,11 @@ def cuts_of(plan: Plan) -> tuple[int, ...] | None:
 
 
 def memory_notes(captured: Model) -> list[str]:
-    """What was decided of memory, a sentence."""
+    """Sentences on the decisions on memory."""
     if not isinstance(captured, Captured):
         return []
     decisions = captured.treatment.decisions if isinstance(captured.treatment, Treatment) else Decisions()
-    counts = [f"{count} are {said}" for mode, said in (("recompute", "recomputed"), ("offload", "offloaded"))
+    counts = [f"{count} are {verb}" for mode, verb in (("recompute", "recomputed"), ("offload", "offloaded"))
               if (count := sum(own == mode for own in decisions.modes.values()))]
     shards = [f"{path or 'the model'} in {count} shares" for path, count in decisions.shards.items()]
     return [*([f"of {len(captured.calls)} operators {' and '.join(counts)}"] if counts else []),
@@ -126,26 +126,26 @@ def memory_notes(captured: Model) -> list[str]:
 
 
 def _checkpoint_notes(captured: Captured, decisions: Decisions) -> list[str]:
-    """What becomes of the model's own checkpoints, a sentence for each thing that a user may not expect."""
+    """Sentences on the model's own activation checkpoints, where the plan differs from them."""
     if not captured.checkpoints:
         return []
     own = captured.checkpointed
-    told = f"torch.utils.checkpoint is called {len(captured.checkpoints)} times in the model"
+    calls = f"torch.utils.checkpoint is called {len(captured.checkpoints)} times in the model"
     if not own:
-        return [f"{told}, of what torch {torch.__version__} does not say: nothing is recomputed for it; name modules "
-                "in memory_plan"]
+        return [f"{calls}, but torch {torch.__version__} does not record on which operators: none is recomputed; name "
+                "modules in memory_plan"]
     again = sum(decisions.of(name) == "recompute" for name in own)
-    why = ("" if again == len(own) else ", as memory, memory_plan, compile or the plan says instead"
-           if not decisions.calls else "; the others are as memory_plan says, or write into what is read")
-    notes = [f"{told}: of its {len(own)} operators {again} are recomputed{why}"]
+    why = ("" if again == len(own) else ", as memory, memory_plan, compile or the plan overrides it"
+           if not decisions.calls else "; the others follow memory_plan, or write in place into tensors that are read")
+    notes = [f"{calls}: of its {len(own)} operators {again} are recomputed{why}"]
     if any(captured.checkpoints) and again:
-        notes.append("a policy of selective checkpoints (context_fn) is not followed: all of them is recomputed")
+        notes.append("a policy of selective checkpoints (context_fn) is ignored: all of its operators are recomputed")
     return notes
 
 
 def plans_memory(ranks: Ranks, machine: Machine, counts: Sequence[int]) -> bool:
-    """Whether memory is planned by operators where no cut fits otherwise: with a limit, a stage on each rank, and a
-    model whose operators can be run as it stands."""
+    """Whether memory is planned by operators if no cut fits otherwise: this needs a memory limit, one stage per rank,
+    and a captured model whose operators run one by one."""
     return (ranks.options.memory_plan == "auto" and machine.ranks in counts and ranks.materials is None
             and not ranks.options.compile and ranks.options.backends is None and isinstance(ranks.captured, Captured)
             and any(amount is not None for amount in machine.memory))
@@ -153,20 +153,22 @@ def plans_memory(ranks: Ranks, machine: Machine, counts: Sequence[int]) -> bool:
 
 def memory_planned(ranks: Ranks, machine: Machine, attempt: Callable[[Ranks, tuple[int, ...]], Attempt],
                    best: Callable[[], int]) -> Ranks:
-    """Plan cuts and what becomes of each operator's memory, and ``attempt`` it, until what is measured fits; all ranks
-    call it together. An attempt gives what its stages cost and, on rank 0, whether a schedule of them fitted and ran.
-    ``best``: which of the attempts was best, asked on rank 0. The ranks with what was decided there are returned.
+    """Plan cuts and the memory of operators in rounds until the measured memory fits. Collective.
+
+    ``attempt`` measures a plan: it returns the costs of the stages and, on rank 0, whether a schedule of them fits and
+    ran. ``best`` is called on rank 0 and returns the number of the best attempt. Returns the ranks with the decisions
+    of this attempt.
     """
     options, (captured, purity) = ranks.options, ranks.graph
     limits = [amount for amount in machine.memory if amount is not None]
     rounds: list[MemoryRounds] = []
     chains: list[Chain] = []
 
-    def following() -> tuple[tuple[int, ...], dict[str, Any]] | None:
+    def next_plan() -> tuple[tuple[int, ...], dict[str, Any]] | None:
         if not rounds:
             chains.append(_chain(ranks))
             rounds.append(MemoryRounds(_planner(ranks, chains[0], machine), min(limits)))
-        found = rounds[0].following()
+        found = rounds[0].next_plan()
         if found is None:
             return None
         modes = chains[0].modes(found.modes)
@@ -175,27 +177,27 @@ def memory_planned(ranks: Ranks, machine: Machine, attempt: Callable[[Ranks, tup
         return chains[0].cuts(found.cuts), decisions.to_json()
 
     tried: list[Ranks] = []
-    while (told := ranks.told(following, "planning memory")) is not None:
-        places, decided = told
+    while (planned := ranks.broadcast(next_plan, "planning memory")) is not None:
+        places, decided = planned
         own = ranks.deciding(decisions_from_json(decided, captured))
         tried.append(own)
         costs, ran = attempt(own, places)
         if rounds:
             rounds[0].learn(fullest(stage_peaks(costs, machine.ranks, options.micro_batches), machine.memory, ran))
-    return tried[ranks.told(lambda: _chosen(rounds[0], best), "choosing a memory plan")]
+    return tried[ranks.broadcast(lambda: _chosen(rounds[0], best), "choosing a memory plan")]
 
 
 def fullest(peaks: Sequence[int], memory: Sequence[int | None], ran: bool) -> int:
-    """The bytes that the fullest rank holds, for a machine whose ranks all have the least ``memory``. Where no schedule
-    ``ran``, what is held is more than there is, whatever 1F1B's ``peaks`` say: another order may hold more."""
+    """The peak of the fullest rank in bytes, on a machine whose ranks all have the least ``memory``. If no schedule
+    ``ran``, it exceeds the memory even if 1F1B's ``peaks`` do not."""
     least = min(amount for amount in memory if amount is not None)
     over = max(peak - amount for peak, amount in zip(peaks, memory, strict=True) if amount is not None)
     return least + (over if ran else max(over, int(UNSEEN * least), 1))
 
 
 def stage_peaks(costs: Sequence[StageCosts], ranks: int, micro_batches: int) -> list[int]:
-    """The bytes that each rank holds at most under 1F1B with whole backwards, by what was measured of its stages."""
-    peaks = held_bytes(costs, ranks, micro_batches)
+    """Peak bytes of each rank under 1F1B with full backwards, by the measured costs of the stages."""
+    peaks = resident_bytes(costs, ranks, micro_batches)
     needed = [0] * ranks
     for cost in costs:
         rank = rank_of(cost.stage, len(costs), ranks)
@@ -230,19 +232,20 @@ def _planner(ranks: Ranks, chain: Chain, machine: Machine) -> Callable[[int], Me
     return plan
 
 
-def _told(captured: Model) -> dict[str, Any]:
+def _memory_entry(captured: Model) -> dict[str, Any]:
     treatment = captured.treatment if isinstance(captured, Captured) else None
     return {OPERATOR_MEMORY: treatment.decisions.to_json()} if isinstance(treatment, Treatment) else {}
 
 
-#: Plans that are tried at most; the share of memory that may stay free; and how much more a plan is made for where
-#: there is none, as plans count some things twice.
+#: Most plans that are tried; the share of memory that may stay free; and the factor on the budget if no plan exists, as
+#: plans count some tensors twice.
 ROUNDS, SPARE, MORE = 5, 0.04, 1.2
 
 
 class MemoryRounds:
-    """``plan`` makes a memory plan for so many bytes, ``memory`` is what there is. :meth:`following` is the next plan
-    to measure, then :meth:`learn` hears the bytes that its fullest stage held; ``reason`` is why there is none."""
+    """Rounds of memory plans. ``plan`` makes a plan for a budget in bytes; ``memory``: bytes available. Call
+    :meth:`next_plan`, measure it, and pass the peak of its fullest stage to :meth:`learn`. ``reason``: why no plan
+    exists."""
 
     def __init__(self, plan: Callable[[int], MemoryPlan], memory: int) -> None:
         self.plan, self.memory, self.budget = plan, memory, memory
@@ -250,8 +253,8 @@ class MemoryRounds:
         self.tried: list[tuple[tuple[int, ...], tuple[Mode, ...]]] = []
         self._made, self._needs, self._fits, self._done = 0, 0, False, False
 
-    def following(self) -> MemoryPlan | None:
-        """The next plan; ``None`` if that is enough, or there is none."""
+    def next_plan(self) -> MemoryPlan | None:
+        """The next plan to measure; ``None`` if the last one is good enough or none exists."""
         while self._made < ROUNDS and not self._done and self.budget > 0:
             self._made += 1
             try:
@@ -273,7 +276,7 @@ class MemoryRounds:
         return None
 
     def learn(self, peak: int) -> None:
-        """The fullest stage of the last plan held ``peak`` bytes."""
+        """Record the measured ``peak`` of the last plan's fullest stage, in bytes."""
         free = self.memory - peak
         if free >= 0:
             self._fits = True

@@ -19,9 +19,9 @@ from weft.app.pipeline.planning.memory.planned import (
     OPERATOR_MEMORY,
     ROUNDS,
     MemoryRounds,
-    asked_decisions,
     fullest,
     memory_notes,
+    requested_decisions,
     require_memory_plan,
 )
 from weft.runtime.captured.captured import Captured, CaptureError
@@ -67,12 +67,12 @@ def test_what_was_decided_runs_on_two_ranks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("said", "modes", "note"), [
     ({}, {"recompute"}, "operators 40 are recomputed"), ({"memory": 1 << 30}, set(), "0 are recomputed, as memory, "),
     ({"compile": True}, set(), "0 are recomputed, as memory"), ({"memory_plan": "keep"}, set(), "0 are recomputed, as"),
-    ({"memory_plan": {"layers.0": "keep"}}, {"recompute"}, " operators 20 are recomputed; the others are as mem")])
+    ({"memory_plan": {"layers.0": "keep"}}, {"recompute"}, " operators 20 are recomputed; the others follow mem")])
 def test_checkpoints_of_the_model_are_kept_or_it_is_said(said: dict[str, Any], modes: set[str], note: str) -> None:
     torch.manual_seed(0)
     ids = torch.randint(97, (2, 8))
     captured = Captured.of(Checkpointed(2, 16, 97, 8), (ids,))
-    found = asked_decisions(captured, Purity(captured), PipelineOptions(micro_batches=2, **said), None)
+    found = requested_decisions(captured, Purity(captured), PipelineOptions(micro_batches=2, **said), None)
     assert set(found.modes.values()) - {"keep"} == modes
     told, = [each for each in memory_notes(treated(captured, found, [ids])) if "torch.utils" in each]
     assert told.startswith("torch.utils.checkpoint is called 2 times in the model: of its ") and note in told, told
@@ -88,7 +88,7 @@ def test_what_the_fullest_rank_holds_is_more_than_there_is_where_no_schedule_ran
 def decided(options: PipelineOptions) -> dict[str, Any]:
     case = made("gpt", 4)
     captured = Captured.of(case.model, case.args)
-    return asked_decisions(captured, Purity(captured), options, None).to_json()
+    return requested_decisions(captured, Purity(captured), options, None).to_json()
 
 
 def test_decisions_are_asked_for_by_mode_and_by_module() -> None:
@@ -128,7 +128,7 @@ OPERATORS = tuple(ChainOperator(f"operator {i}", 10, 20, 100, 10) for i in range
 def measured(rounds: MemoryRounds, peak: Callable[[MemoryPlan], int]) -> list[int]:
     """The peaks of all plans."""
     found = []
-    while (plan := rounds.following()) is not None:
+    while (plan := rounds.next_plan()) is not None:
         found.append(peak(plan))
         rounds.learn(found[-1])
     return found
@@ -171,5 +171,5 @@ def test_it_ends_with_the_first_that_keeps_all_or_fills_what_there_is() -> None:
 
 def test_where_there_is_no_plan_the_first_reason_counts() -> None:
     rounds = MemoryRounds(planned, 10)
-    assert rounds.following() is None and isinstance(rounds.reason, NoMemoryPlan)
+    assert rounds.next_plan() is None and isinstance(rounds.reason, NoMemoryPlan)
     assert "fits into 10 bytes" in str(rounds.reason) and not rounds.tried

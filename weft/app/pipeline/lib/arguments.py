@@ -1,4 +1,4 @@
-"""What :func:`weft.pipeline` is called with, looked at before anything is done with it."""
+"""Checks of the arguments of :func:`weft.pipeline`, before anything runs."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from weft.runtime.captured.captured import CaptureError
 from weft.runtime.plan.plan import Plan
 from weft.solver.schedule import Schedule
 
-_OPERATORS = "it needs the model's operators, which split does without"
+_OPERATORS = "it needs the model's operators, which are unknown with split"
 _ONE_BY_ONE = "it runs operators one by one, which compiled stages do not"
-_HOW = "both say how stages are computed or in which order"
-#: Pairs of options of which one may be given, and why: what was asked first says of the other what it does not go with.
-APART: Mapping[tuple[str, str], str] = {
-    ("split", "cuts"): "both say where the model is cut",
+_HOW = "both determine how stages are computed or in which order"
+#: Pairs of options that exclude each other, with the reason.
+EXCLUSIVE: Mapping[tuple[str, str], str] = {
+    ("split", "cuts"): "both determine where the model is cut",
     ("compile", "split"): _OPERATORS, ("memory_plan", "split"): _OPERATORS, ("co_shard", "split"): _OPERATORS,
     ("memory_plan", "compile"): _ONE_BY_ONE, ("co_shard", "compile"): _ONE_BY_ONE,
     **{("backends", name): _HOW for name in ("compile", "split", "autocast", "memory_plan", "plan", "schedule",
                                              "co_shard")},
-    ("backends", "fully_shard"): "they are made on the memory of parameters, which it gives back between two steps",
-    ("tensor_parallel", "fully_shard"): "its shares are of whole parameters",
-    ("tensor_parallel", "split"): "operators are divided, which it does without",
-    ("tensor_parallel", "backends"): "they compute on whole values",
-    ("tensor_parallel", "co_shard"): "it computes on whole values",
+    ("backends", "fully_shard"): "they are built on the storage of parameters, which it frees between steps",
+    ("tensor_parallel", "fully_shard"): "it shards whole parameters",
+    ("tensor_parallel", "split"): "it divides operators, which are unknown with split",
+    ("tensor_parallel", "backends"): "they compute on whole tensors",
+    ("tensor_parallel", "co_shard"): "it computes on whole tensors",
     ("tensor_parallel", "memory"): "memory is planned for whole parameters",
-    ("tensor_parallel", "memory_plan"): "all is kept"}
+    ("tensor_parallel", "memory_plan"): "it keeps all activations"}
 
 
 def arguments_of(args: object, kwargs: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The example's arguments.
 
-    Raises :class:`~weft.runtime.captured.captured.CaptureError` for what is no row of such, and no mapping by names.
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` if they are not a tuple and a mapping by names.
     """
     if isinstance(args, Tensor | str | Mapping) or not isinstance(args, Sequence):
         raise CaptureError(f"args is {type(args).__name__}, it must be a tuple of the model's arguments: for one, give "
@@ -46,28 +46,28 @@ def arguments_of(args: object, kwargs: object) -> tuple[tuple[Any, ...], dict[st
     return tuple(args), dict(kwargs or {})
 
 
-def looks_of(example: Any) -> Any:
-    """The shapes and types of the tensors of ``example``, and the kinds of all else."""
+def signature_of(example: Any) -> Any:
+    """Shapes and dtypes of the tensors in ``example``, and type names of its other leaves."""
     return tree_map(lambda leaf: f"{tuple(leaf.shape)} {leaf.dtype}" if isinstance(leaf, Tensor)
                     else type(leaf).__name__, example)
 
 
-def require_apart(options: PipelineOptions) -> None:
-    """Refuse two options of :data:`APART` beside each other.
+def require_compatible(options: PipelineOptions) -> None:
+    """Refuse a pair of :data:`EXCLUSIVE`.
 
     Raises :class:`~weft.runtime.captured.captured.CaptureError`.
     """
-    given = {name for name in {name for pair in APART for name in pair} if (name == "compile" and options.compile)
+    given = {name for name in {name for pair in EXCLUSIVE for name in pair} if (name == "compile" and options.compile)
              or (name != "compile" and getattr(options, name) not in (None, False))}
     if options.memory_plan in ("auto", "keep"):
         given.discard("memory_plan")
-    for (one, other), why in APART.items():
+    for (one, other), why in EXCLUSIVE.items():
         if {one, other} <= given:
             raise CaptureError(f"{one} does not go with {other}: {why}; leave one of them out")
 
 
 def require_plan(options: PipelineOptions) -> None:
-    """Refuse a schedule, a plan or cuts that are none.
+    """Refuse a schedule, a plan or cuts of a wrong type.
 
     Raises :class:`~weft.runtime.captured.captured.CaptureError`.
     """

@@ -1,4 +1,4 @@
-"""Ranks that differ much in what they compute or hold: said, with why and with what would help."""
+"""Notes on ranks whose compute time or memory differs much, with the cause and a remedy."""
 
 from __future__ import annotations
 
@@ -11,34 +11,36 @@ from weft.runtime.captured.captured import Captured, where
 from weft.runtime.captured.division import KnownModel
 from weft.solver.problem import Problem
 
-#: How many times as much one rank may compute or hold as another before that is said.
+#: Ratio of the most to the least loaded rank above which the user is notified.
 RATIO = 2.0
 
 
-def uneven_notes(problem: Problem, peaks: Sequence[int], captured: KnownModel, row: Row | None,
+def imbalance_notes(problem: Problem, peaks: Sequence[int], captured: KnownModel, row: Row | None,
                  options: PipelineOptions) -> list[str]:
-    """A sentence for what ranks compute, and one for what they hold, where one has more than :data:`RATIO` times as
-    much as another. ``peaks``: the bytes that each holds at most; ``row``: the operators, if they were measured."""
+    """A sentence on compute times and one on memory, where the ranks' ratio exceeds :data:`RATIO`. ``peaks``: bytes of
+    each rank's peak; ``row``: the operators, if they were measured."""
     loads = [sum(block.duration for block in problem.blocks if block.devices == (rank,)) for rank in range(len(peaks))]
     found = []
     if (most := _most(loads)) is not None:
-        found.append(f"{_said(*most, 'computes')} ({loads[most[0]] * 1e3:.2f} against {loads[most[1]] * 1e3:.2f} ms a "
-                     f"micro-batch): {_why(captured, row, None if row is None else row.seconds, options, 'time')}")
+        found.append(f"{_comparison(*most, 'computes')} ({loads[most[0]] * 1e3:.2f} against "
+                     f"{loads[most[1]] * 1e3:.2f} ms a micro-batch): "
+                     f"{_why(captured, row, None if row is None else row.seconds, options, 'time')}")
     if (most := _most(peaks)) is not None:
-        found.append(f"{_said(*most, 'holds')} ({peaks[most[0]] / 2**20:.2f} against {peaks[most[1]] / 2**20:.2f} MiB)"
-                     f": {_why(captured, row, None if row is None else row.weights, options, 'weights')}" + (
-                         "; memory= limits what each holds" if options.memory is None else ""))
+        found.append(f"{_comparison(*most, 'holds')} ({peaks[most[0]] / 2**20:.2f} against "
+                     f"{peaks[most[1]] / 2**20:.2f} MiB): "
+                     f"{_why(captured, row, None if row is None else row.weights, options, 'weights')}" + (
+                         "; memory= limits each rank" if options.memory is None else ""))
     return found
 
 
 def _most(amounts: Sequence[float]) -> tuple[int, int, float] | None:
-    """The ranks with the most and the least, and their ratio, where that is large."""
+    """The ranks with the largest and the smallest amount and their ratio, if it exceeds :data:`RATIO`."""
     most, least = (pick(range(len(amounts)), key=amounts.__getitem__) for pick in (max, min))
     ratio = amounts[most] / max(amounts[least], 1e-12)
     return (most, least, ratio) if ratio > RATIO else None
 
 
-def _said(most: int, least: int, ratio: float, does: str) -> str:
+def _comparison(most: int, least: int, ratio: float, does: str) -> str:
     times = f"{ratio:.1f} times" if ratio < 1000 else "over 1000 times"
     return f"rank {most} {does} {times} as {'long' if does == 'computes' else 'much'} as rank {least}"
 

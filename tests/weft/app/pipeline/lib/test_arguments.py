@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from weft.app.pipeline.lib.asked import APART, arguments_of, looks_of, require_apart, require_plan
+from weft.app.pipeline.lib.arguments import EXCLUSIVE, arguments_of, require_compatible, require_plan, signature_of
 from weft.app.pipeline.lib.options import PipelineOptions
 from weft.app.pipeline.lib.split import require_split
 from weft.runtime.captured.captured import CaptureError
@@ -26,7 +26,7 @@ def test_arguments_are_a_row_and_a_mapping(args: Any, kwargs: Any, said: str) ->
 
 def test_looks_are_shapes_types_and_kinds() -> None:
     assert arguments_of([1], None) == ((1,), {}) and arguments_of((), {"x": 2}) == ((), {"x": 2})
-    assert looks_of(((torch.zeros(2, 3),), {"a": 3})) == (("(2, 3) torch.float32",), {"a": "int"})
+    assert signature_of(((torch.zeros(2, 3),), {"a": 3})) == (("(2, 3) torch.float32",), {"a": "int"})
 
 
 @pytest.mark.parametrize(("given", "said"), [
@@ -58,14 +58,14 @@ GIVEN: dict[str, Any] = {
 @pytest.mark.parametrize(("one", "other"), [*itertools.combinations(sorted(GIVEN), 2)])
 def test_options_go_together_but_for_the_pairs_of_the_table(one: str, other: str) -> None:
     options = PipelineOptions(micro_batches=2, **{name: GIVEN[name] for name in (one, other)})
-    pair = next((pair for pair in APART if set(pair) == {one, other}), None)
+    pair = next((pair for pair in EXCLUSIVE if set(pair) == {one, other}), None)
     if pair is None:
-        require_apart(options)
+        require_compatible(options)
     else:
         with pytest.raises(CaptureError, match=f"^{pair[0]} does not go with {pair[1]}: "):
-            require_apart(options)
+            require_compatible(options)
 
 
 def test_the_table_has_each_pair_once_and_names_options() -> None:
-    assert len({frozenset(pair) for pair in APART}) == len(APART)
-    assert {name for pair in APART for name in pair} == GIVEN.keys()
+    assert len({frozenset(pair) for pair in EXCLUSIVE}) == len(EXCLUSIVE)
+    assert {name for pair in EXCLUSIVE for name in pair} == GIVEN.keys()

@@ -1,4 +1,4 @@
-"""Plans on disk: found where all that they depend on is as it was, and only there."""
+"""Cached plans are found by calls with equal inputs, and only by these."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from tests.support.builders import pipeline
 from tests.support.one_rank import one_rank
-from weft.app.pipeline.lib.kept import KeptPlans, PipelineDecision
 from weft.app.pipeline.lib.options import PipelineOptions
+from weft.app.pipeline.lib.plan_cache import PipelineDecision, PlanCache
 from weft.runtime.captured.captured import Captured
 from weft.runtime.plan.plan import plan_of
 from weft.solver.baselines import baseline
@@ -35,10 +35,10 @@ def loss_in(power: int) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def kept(folder: Path | None, module: nn.Module | None = None, x: Tensor = X, target: Any = Y,
-         **options: Any) -> KeptPlans:
+         **options: Any) -> PlanCache:
     asked = PipelineOptions(**{"micro_batches": 2, "loss": loss_in(2), "cache": folder, **options})
     with one_rank() as session:
-        return KeptPlans(Captured.of(module or model(), (x,)), target, session, asked)
+        return PlanCache(Captured.of(module or model(), (x,)), target, session, asked)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def test_what_it_does_not_depend_on_has_the_same(same: dict[str, Any], made: Pip
     assert entry is not None
     found = PipelineDecision.from_json(entry)
     assert (found.places, found.plan, found.peaks) == (made.places, made.plan, made.peaks)
-    assert found.notes[:1] == made.notes and found.notes[1].startswith("the plan is as measured on ")
+    assert found.notes[:1] == made.notes and found.notes[1].startswith("the plan was measured on ")
     assert kept(tmp_path, remeasure=True).read() is None
 
 
