@@ -310,8 +310,8 @@ class Schedule:
 
     @property
     def peak_with_static(self) -> tuple[Number, ...]:
-        """The same with what each device always holds, as far as ``solver`` says it."""
-        static = self.solver.get("static_memory") or [0] * len(self.peak_memory)
+        """The same with what each device always holds, as ``solver`` says it, or the problem."""
+        static = self.solver.get("static_memory") or [device.static for device in self.problem.devices]
         return tuple(base + peak for base, peak in zip(static, self.peak_memory, strict=True))
 
     @cached_property

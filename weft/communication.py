@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from weft.models.communication.search.problem import Choices, Tuned, choices_of, tune
     from weft.models.communication.search.schedules import ProgramSchedule as Schedule
     from weft.models.communication.search.schedules import Reached, schedules
-    from weft.runtime.communication.others import RankError
+    from weft.runtime.communication.failures import RankError
     from weft.runtime.communication.sharded_optimizer import ShardedOptimizer
 
 __all__ = ["Builder", "Choices", "CommunicationError", "Emulated", "Overlap", "Prices", "Program", "ProgramOnRank",

@@ -27,12 +27,14 @@ import numpy.typing as npt
 from weft.models.grid.degrees import Degrees, divisors, require_degrees, require_experts, require_precision
 from weft.models.grid.links import GridLinks
 from weft.models.grid.rank import GridRanks, RankLayer
-from weft.models.grid.step_end import StateBytes, least_end, with_state
+from weft.models.grid.step_end import StateBytes, StepEnd, least_end, step_end, with_state
 from weft.models.layers.costs import LayerCost
 from weft.models.spec.families import GptModel, MoeModel
 from weft.models.spec.placement import Parallel
 from weft.models.spec.spec import SpecError
 from weft.solver.control.clock import checkpoint
+from weft.solver.pipeline import Pipeline
+from weft.solver.schedule import Schedule
 
 #: Minimum tokens a GPU under context parallelism, if it is auto.
 _LEAST_TOKENS = 2048
@@ -81,6 +83,18 @@ class GridSpace:
     def layers(self, degrees: Degrees) -> list[LayerCost]:
         """A GPU's share of each layer; ``parameters`` are the bytes of its state."""
         return [with_state(layer, degrees, self.links, self.size) for layer in self.ranks.of(degrees)]
+
+    def end(self, degrees: Degrees, schedule: Schedule) -> StepEnd:
+        """What the end of the step adds to ``schedule`` of the pipeline of ``degrees``. The GPU of the first stage has
+        no time for it before, as in the bound, even if others' weight gradients run last."""
+        layers = {layer.cost.name: layer for layer in self.ranks.of(degrees)}
+        gpus: list[list[RankLayer]] = [[] for _ in schedule.problem.devices]
+        stages = Pipeline.of(schedule.problem).stages
+        for stage, names in zip(stages, schedule.solver["layers_of_stage"], strict=True):
+            gpus[stage.device] += [layers[name] for name in names]
+        slack = [schedule.makespan - row[-1].end + row[0].start for row in schedule.device_orders]
+        slack[stages[0].device] = 0.0
+        return step_end(gpus, slack, degrees, self.links, self.size)
 
     @property
     def open(self) -> list[str]:

@@ -16,7 +16,6 @@ from weft.models.candidates.stages import Backward, MemoryRule
 from weft.models.grid.degrees import Degrees
 from weft.models.grid.grids import GridSpace
 from weft.models.grid.links import GridLinks
-from weft.models.grid.rank import RankLayer
 from weft.models.grid.step_end import StateBytes
 from weft.models.hardware.devices import DEVICES
 from weft.models.layers.cluster import AffineLink, GpuLink, model_cluster
@@ -90,12 +89,6 @@ def pipeline_candidate(pipeline: Spec, cut: Sequence[int], backward: Backward) -
     if any(need > own for need, own in zip(split.memory, cluster.available, strict=True)):
         return None
     return candidate_of(pipeline, split, backward, "least", costs.layers[0], cluster)
-
-
-def stage_layers(candidate_layers: Sequence[Sequence[str]], layers: Sequence[RankLayer]) -> list[list[RankLayer]]:
-    """The layers of every stage, which are named."""
-    by_name = {layer.cost.name: layer for layer in layers}
-    return [[by_name[name] for name in names] for names in candidate_layers]
 
 
 def _listed(cost: LayerCost) -> dict[str, object]:

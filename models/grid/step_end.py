@@ -3,8 +3,8 @@
 With the overlap of frameworks: gradients are summed in buckets beside the backward of the last micro-batch, layer by
 layer from the last one on; the rest follows it, at least the sum of the final layer. The optimizer then reads and
 writes its states. Parameters are gathered beside the forward of the next step's first micro-batch, at least the first
-layer's before it. A GPU down the pipeline has time for that until the earlier ones have ended their last backwards, and
-have begun the next step's forwards.
+layer's before it. A GPU down the pipeline has time for that from its last operation to the pipeline's end, and until
+its first operation of the next step.
 
 The GPUs of ``data`` times ``context`` with the same layers divide optimizer states (ZeRO-1), also gradients (ZeRO-2),
 also parameters (ZeRO-3, FSDP; Rajbhandari et al., 2020); for experts, the GPUs with the same ones, fewer by the factor
@@ -106,17 +106,15 @@ class StepEnd:
     rank: int = 0
 
 
-def step_end(stages: Sequence[Sequence[RankLayer]], degrees: Degrees, links: GridLinks, size: StateBytes) -> StepEnd:
-    """The end of a step whose ``stages`` are on GPUs 0, 1 ... of a pipeline, round-robin."""
-    pipeline = degrees.pipeline
-    found, slack = StepEnd(0.0), 0.0
-    for rank in range(pipeline):
-        layers = [layer for stage in stages[rank::pipeline] for layer in stage]
+def step_end(gpus: Sequence[Sequence[RankLayer]], slack: Sequence[float], degrees: Degrees, links: GridLinks,
+             size: StateBytes) -> StepEnd:
+    """The end of a step: of the layers of each of a pipeline's ``gpus``, which is idle for ``slack`` seconds between
+    two steps that follow each other at once."""
+    found = StepEnd(0.0)
+    for rank, (layers, idle) in enumerate(zip(gpus, slack, strict=True)):
         own = _own_end(layers, degrees, links, size)
-        behind = max(0.0, own.seconds - slack)
-        if behind > found.seconds:
-            found = StepEnd(behind, own.gradients, own.optimizer, own.parameters, rank)
-        slack += sum(layer.cost.forward + layer.cost.backward for layer in stages[rank])
+        if own.seconds - idle > found.seconds:
+            found = StepEnd(own.seconds - idle, own.gradients, own.optimizer, own.parameters, rank)
     return found
 
 

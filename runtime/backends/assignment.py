@@ -1,4 +1,4 @@
-"""Which backend computes which operators of a captured graph, and the file ``weft.backends/1`` of that choice."""
+"""The assignment of a captured graph's operators to backends, and its file ``weft.backends/1``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ ASSIGNMENT_FORMAT = "weft.backends/1"
 
 @dataclass(frozen=True, slots=True)
 class AssignedPart:
-    """``operators``: their names in the captured graph. ``seconds``: measured in isolation."""
+    """A part and its backend. ``operators``: their names in the captured graph. ``seconds``: per call, measured in
+    isolation."""
 
     backend: str
     operators: tuple[str, ...]
@@ -27,10 +28,11 @@ class AssignedPart:
 
 @dataclass(frozen=True)
 class Assignment:
-    """``digest``: of its captured model. All times in seconds of a call: ``predicted`` by the parts and boundaries;
-    ``bound``, a lower bound on the prediction of any assignment of the measured parts; ``measured``, and ``eager`` and
-    ``alone``, measured beside it: without backends, and with each backend alone. ``measured`` and ``eager`` are
-    ``None`` where nothing ran as a whole. ``trains``: times are of forward and backward."""
+    """An assignment of the captured model with this ``digest``. All times are seconds per call. ``predicted``: from
+    parts and boundaries. ``bound``: a lower bound on the prediction of any assignment of the measured parts.
+    ``measured``: the whole model. ``eager``, ``alone``: the model without backends and with each single backend,
+    measured in turn with it. ``measured`` and ``eager`` are ``None`` if the whole model was not run. ``trains``: times
+    include the backward."""
 
     model: str
     digest: str
@@ -44,16 +46,16 @@ class Assignment:
     trains: bool = False
 
     def units_of(self, graph: UnitGraph) -> list[tuple[str, tuple[int, ...]]]:
-        """By part the backend and its units of ``graph``.
+        """The backend and the units of ``graph`` of each part.
 
-        Raises :class:`~weft.runtime.backends.registry.BackendError` for a graph other than the assignment's, and parts
-        that do not cover it.
+        Raises :class:`~weft.runtime.backends.registry.BackendError` for a graph other than the assignment's, and for
+        parts that do not cover it exactly once.
         """
         if graph.captured.digest != self.digest:
             raise BackendError(f"the assignment of {self.model} is for another graph than this one (other operators, "
                                "shapes or types): place this one")
         by_name = {node.name: unit for unit, nodes in enumerate(graph.units) for node in nodes}
-        found, taken = [], dict[int, str]()
+        parts, taken = [], dict[int, str]()
         for part in self.parts:
             for name in part.operators:
                 if name not in by_name:
@@ -65,10 +67,10 @@ class Assignment:
                     raise BackendError(f"the assignment of {self.model} has the operator {graph.units[unit][0].name} "
                                        f"in two parts, of {taken[unit]} and of {part.backend}")
                 taken[unit] = part.backend
-            found.append((part.backend, units))
+            parts.append((part.backend, units))
         if missing := [nodes[0].name for unit, nodes in enumerate(graph.units) if unit not in taken]:
             raise BackendError(f"the assignment of {self.model} has no part with the operator {missing[0]}")
-        return found
+        return parts
 
     def to_json(self) -> dict[str, Any]:
         """The ``weft.backends/1`` object."""
@@ -80,7 +82,7 @@ class Assignment:
 
 
 def save_assignment(assignment: Assignment, path: str | os.PathLike[str]) -> None:
-    """Write a ``weft.backends/1`` file, whole or not at all. Raises ``OSError``."""
+    """Write a ``weft.backends/1`` file atomically. Raises ``OSError``."""
     write_atomically(path, json.dumps(assignment.to_json(), indent=1, allow_nan=False) + "\n")
 
 

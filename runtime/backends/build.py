@@ -1,4 +1,4 @@
-"""The module that runs an assignment: eager operators in its own code, and a call for each part of another backend."""
+"""The module that runs an assignment: eager operators inline, and a call for each part of another backend."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from weft.runtime.backends.assignment import Assignment, assignment_from_json, load_assignment
-from weft.runtime.backends.graph import GraphPart, UnitGraph, copied
+from weft.runtime.backends.graph import GraphPart, UnitGraph, copy_nodes
 from weft.runtime.backends.registry import EAGER, BackendError, registered
 from weft.runtime.captured.captured import Captured, leaves
 from weft.runtime.captured.cut import register
@@ -32,12 +32,11 @@ _PARTS = "weft_parts"
 
 def build(graph: str | os.PathLike[str] | ExportedProgram | Captured,
           assignment: Assignment | Mapping[str, Any] | str | os.PathLike[str]) -> PlacedModule:
-    """A module that computes ``graph``, each part by its backend in ``assignment``.
+    """A module that computes each part of ``graph`` by its backend in ``assignment``.
 
-    ``graph``: a ``.pt2`` file, an exported program, or a captured model; its program is run, so a file must be one that
-    you trust. ``assignment``: the result of :func:`weft.place_backends`, or its file ``weft.backends/1``. The module
-    takes the arguments that the model was captured with, in tensors of the same shapes and types. It shares the model's
-    parameters.
+    ``graph``: a ``.pt2`` file, an exported program, or a captured model. Its program is run, so a file must be from a
+    trusted source. ``assignment``: the result of :func:`weft.place_backends`, or its file ``weft.backends/1``. The
+    module takes arguments of the captured structure, shapes and dtypes, and shares the model's parameters.
 
     Raises :class:`~weft.runtime.backends.registry.BackendError` for an assignment of another graph, and for a backend
     that is not registered or cannot be used here.
@@ -52,13 +51,13 @@ def build(graph: str | os.PathLike[str] | ExportedProgram | Captured,
 
 
 class PlacedModule(nn.Module):
-    """A captured model that runs in parts of several backends; called like the model."""
+    """A captured model whose parts run on several backends; called like the model."""
 
     def __init__(self, captured: Captured, run: GraphModule) -> None:
         super().__init__()
         self.run = run
         self._in_spec, self._out_spec = captured.in_spec, captured.out_spec
-        self._looks = [(node.name, node.meta.get("val")) for node in captured.inputs]
+        self._inputs = [(node.name, node.meta.get("val")) for node in captured.inputs]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's result. Raises :class:`~weft.runtime.backends.registry.BackendError` for arguments that differ
@@ -67,39 +66,39 @@ class PlacedModule(nn.Module):
         if spec != self._in_spec:
             raise BackendError("the model was placed for arguments of another structure: call it as the example was "
                                "captured, by the same positions and names")
-        for (name, looks), leaf in zip(self._looks, given, strict=True):
-            if isinstance(looks, Tensor) and isinstance(leaf, Tensor) and (
-                    looks.shape != leaf.shape or looks.dtype != leaf.dtype):
+        for (name, fake), leaf in zip(self._inputs, given, strict=True):
+            if isinstance(fake, Tensor) and isinstance(leaf, Tensor) and (
+                    fake.shape != leaf.shape or fake.dtype != leaf.dtype):
                 raise BackendError(f"{name} is {tuple(leaf.shape)} {leaf.dtype}, but the model was placed for "
-                                   f"{tuple(looks.shape)} {looks.dtype}: export and place it at these shapes")
-        found = self.run(*given)
-        return tree_unflatten(list(found), self._out_spec)
+                                   f"{tuple(fake.shape)} {fake.dtype}: export and place it at these shapes")
+        return tree_unflatten(list(self.run(*given)), self._out_spec)
 
 
 class PartCall(nn.Module):
-    """A call of a part: ``run`` by its backend, or ``plain`` on tensors without data. Its weights are the model's,
-    which has them under their own names."""
+    """A call of a part: ``run`` is its backend's function, ``plain`` the part's own, used for fake tensors. The weights
+    are registered in the model, not here."""
 
     run: Callable[..., Sequence[Tensor]]
     plain: Callable[..., Sequence[Tensor]]
 
     def __init__(self, run: Callable[..., Sequence[Tensor]], plain: Callable[..., Sequence[Tensor]]) -> None:
         super().__init__()
-        self.__dict__.update(run=run, plain=plain)  # as submodules, they would give weights two names
+        self.__dict__.update(run=run, plain=plain)  # not as submodules, so that weights have one name
 
     def forward(self, *given: Any) -> Sequence[Tensor]:
         """The part's results, in its order."""
-        shapes_only = any(isinstance(x, FakeTensor) for x in given)
-        found: Sequence[Tensor] = (self.plain if shapes_only else self.run)(*given)
-        return found
+        is_fake = any(isinstance(x, FakeTensor) for x in given)
+        results: Sequence[Tensor] = (self.plain if is_fake else self.run)(*given)
+        return results
 
 
 def assembled(graph: UnitGraph, choice: Choice, *, trains: bool = False, root: nn.Module | None = None,
               inputs: Callable[[GraphPart], tuple[Any, ...]] | None = None) -> GraphModule:
-    """``graph`` whose units are computed as in ``choice``. ``inputs``: the inputs that a part is built with (default:
-    random numbers).
+    """A module that computes the units of ``graph`` by the backends in ``choice``. ``inputs``: returns the inputs with
+    which a part is built (default: random numbers).
 
-    Raises :class:`~weft.runtime.backends.registry.BackendError`.
+    Raises :class:`~weft.runtime.backends.registry.BackendError` for an unusable backend, a part that is not connected
+    and convex, and parts that depend on each other.
     """
     captured, known = graph.captured, registered()
     part_of = [0] * len(graph.units)
@@ -117,10 +116,10 @@ def assembled(graph: UnitGraph, choice: Choice, *, trains: bool = False, root: n
     for number in order_of(graph.after, part_of, len(choice)):
         backend, units = choice[number]
         if backend == EAGER:
-            copied(captured, [node for unit in sorted(units) for node in graph.units[unit]], own, root, env)
+            copy_nodes(captured, [node for unit in sorted(units) for node in graph.units[unit]], own, root, env)
             continue
         part = graph.part(units)
-        part = replace(part, inputs=(inputs or _made_inputs)(part))
+        part = replace(part, inputs=(inputs or _random_inputs)(part))
         _call(own, root, env, part, known[backend].build(part), number)
         for node in part.module.graph.find_nodes(op="get_attr"):
             register(root, str(node.target), operator.attrgetter(str(node.target))(part.module))
@@ -154,7 +153,7 @@ def _call(own: FxGraph, root: nn.Module, env: dict[Node, Node], part: GraphPart,
 
 def _result(captured: Captured, own: FxGraph, root: nn.Module, env: dict[Node, Node], leaf: Any) -> Any:
     if isinstance(leaf, Node) and leaf not in env:  # a parameter that is a result
-        copied(captured, (), own, root, env)
+        copy_nodes(captured, (), own, root, env)
         register(root, str(leaf.target), captured.attribute(leaf))
         env[leaf] = own.get_attr(str(leaf.target))
     return env[leaf] if isinstance(leaf, Node) else leaf
@@ -169,12 +168,12 @@ def _require_backend(name: str, device: torch.device, trains: bool) -> None:
         raise BackendError(f"the assignment has parts of {name}, which cannot be used: it {why}")
 
 
-def _made_inputs(part: GraphPart) -> tuple[Any, ...]:
-    return tuple(made(node.meta.get("val")) for node in part.takes)
+def _random_inputs(part: GraphPart) -> tuple[Any, ...]:
+    return tuple(_random_like(node.meta.get("val")) for node in part.takes)
 
 
-def made(looks: Any) -> Any:
-    """Tensors of these shapes and types: small random numbers, and zeros for integers."""
+def _random_like(value: Any) -> Any:
+    """Tensors with the shapes and dtypes of the nested ``value``: normal random numbers, and zeros for integers."""
     def tensor(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
@@ -182,11 +181,11 @@ def made(looks: Any) -> Any:
             return torch.zeros(leaf.shape, dtype=leaf.dtype, device=leaf.device)
         return torch.randn(leaf.shape, dtype=leaf.dtype, device=leaf.device)
 
-    return tree_map(tensor, looks)
+    return tree_map(tensor, value)
 
 
 def device_of(captured: Captured) -> torch.device:
-    """The device of its first tensor."""
+    """The device of the first parameter, buffer or input; the CPU without any."""
     first: Iterable[Tensor] = (tensor for tensor in (*captured.model.parameters(), *captured.model.buffers(), *(
         leaf for node in captured.inputs for leaf in leaves(node.meta.get("val")) if isinstance(leaf, Tensor))))
     return next((tensor.device for tensor in first), torch.device("cpu"))
@@ -205,7 +204,7 @@ def captured_of(graph: str | os.PathLike[str] | ExportedProgram | Captured) -> C
             raise BackendError(f"{name}: there is no such file")
         try:
             graph = torch.export.load(Path(graph))
-        except Exception as error:  # of many types: archives', schemas', missing operators'
+        except Exception as error:  # of many types: archive, schema, missing operators
             raise BackendError(f"{name}: torch.export.load does not take it: "
                                f"{(str(error) or type(error).__name__).splitlines()[0]:.200}") from error
     if not isinstance(graph, ExportedProgram):
@@ -216,13 +215,13 @@ def captured_of(graph: str | os.PathLike[str] | ExportedProgram | Captured) -> C
                            "again")
     args, kwargs = graph.example_inputs
     module = graph.module()
-    found = Captured.of(module, args, kwargs)
-    found.require_fixed()
-    return found
+    captured = Captured.of(module, args, kwargs)
+    captured.require_fixed()
+    return captured
 
 
 def example_of(graph: str | os.PathLike[str] | ExportedProgram) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The example arguments of its export."""
+    """The example arguments with which ``graph`` was exported."""
     program = graph if isinstance(graph, ExportedProgram) else torch.export.load(Path(graph))
     assert program.example_inputs is not None
     args, kwargs = program.example_inputs

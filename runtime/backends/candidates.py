@@ -1,8 +1,8 @@
 """The parts of a graph that backends may compute, in the order in which measuring pays, and their cover problem.
 
-Parts that compute alike are measured once. Of a backend's parts, the next is the one that, with all like it, has most
-operators of the graph, where an operator counts half for each earlier part that has it: first the largest parts, then
-the largest elsewhere, so that wherever measuring ends, all of the graph has been considered.
+Equal parts are measured once. The order is greedy by covered units: each unit counts half as much for each earlier part
+that covers it. So the largest parts come first, and then those that cover other units, and wherever measuring stops,
+all of the graph has been considered.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from heapq import heapify, heappop, heappush
 from weft.runtime.backends.graph import UnitGraph
 from weft.runtime.backends.patterns import chains
 from weft.runtime.backends.registry import EAGER, Backend
-from weft.runtime.backends.trial import Found
+from weft.runtime.backends.trial import TrialResult
 from weft.solver.placement.cover.problem import CoverPart, CoverProblem, Value
 
 
 @dataclass(frozen=True)
-class Alike:
-    """Parts that ``backend`` computes alike: their ``key``, and the units of each."""
+class SimilarParts:
+    """Parts of ``backend`` with the same ``key``, and so the same cost. ``places``: the units of each."""
 
     backend: Backend
     key: str
@@ -29,14 +29,15 @@ class Alike:
 
     @property
     def covered(self) -> set[int]:
-        """The units of all of them together."""
+        """The units of all these parts."""
         return {unit for place in self.places for unit in place}
 
 
-def candidates_of(graph: UnitGraph, backend: Backend) -> list[Alike]:
-    """The parts that ``backend`` may compute, grouped by likeness; eager's are not listed.
+def candidates_of(graph: UnitGraph, backend: Backend) -> list[SimilarParts]:
+    """The parts that ``backend`` may compute, grouped by key; empty for eager.
 
-    Raises :class:`~weft.runtime.backends.registry.BackendError` for a pattern whose finds are not parts.
+    Raises :class:`~weft.runtime.backends.registry.BackendError` for a pattern that returns sets of units which are not
+    connected and convex.
     """
     if backend.name == EAGER:
         return []
@@ -50,16 +51,16 @@ def candidates_of(graph: UnitGraph, backend: Backend) -> list[Alike]:
         part = graph.part(units)
         if part.gives and backend.supports(part):
             by_key.setdefault(part.key, []).append(units)
-    return _ordered(Alike(backend, key, tuple(places)) for key, places in by_key.items())
+    return _ordered(SimilarParts(backend, key, tuple(places)) for key, places in by_key.items())
 
 
-def _ordered(candidates: Iterable[Alike]) -> list[Alike]:
-    """In the order in which measuring pays."""
-    times, found = Counter[int](), list[Alike]()
+def _ordered(candidates: Iterable[SimilarParts]) -> list[SimilarParts]:
+    """``candidates`` in the order in which they are measured."""
+    times, found = Counter[int](), list[SimilarParts]()
     listed = sorted(candidates, key=lambda one: (-len(one.places[0]), one.places[0]))
     waiting = [(-float(len(one.covered)), i) for i, one in enumerate(listed)]
     heapify(waiting)
-    while waiting:  # counts only fall, so the first with an unchanged count is the next
+    while waiting:  # counts only decrease, so the first with a current count is the next
         counted, i = heappop(waiting)
         now = -sum(0.5 ** times[unit] for unit in listed[i].covered)
         if now > counted:
@@ -70,18 +71,18 @@ def _ordered(candidates: Iterable[Alike]) -> list[Alike]:
     return found
 
 
-def cover_problem(graph: UnitGraph, eager: Found, measured: Sequence[tuple[Alike, Found]],
+def cover_problem(graph: UnitGraph, eager: TrialResult, measured: Sequence[tuple[SimilarParts, TrialResult]],
                   boundaries: Mapping[tuple[str, str], tuple[float, float]]) -> CoverProblem:
-    """The choice of parts. ``eager``: of each unit; ``measured``: the trials, of which only those not refused count;
-    ``boundaries``: by pair of backends, seconds per value and per byte."""
+    """The problem of choosing parts that cover the graph. ``eager``: with the seconds of each unit. ``measured``: the
+    trials; refused ones are ignored. ``boundaries``: by pair of backends, seconds per value and per byte."""
     found = [CoverPart(frozenset([unit]), EAGER, seconds) for unit, seconds in enumerate(eager.units)]
-    for alike, trial in measured:
+    for parts, trial in measured:
         if trial.refused is None:
             ratio = trial.seconds / max(trial.eager, 1e-12)
-            found += [CoverPart(frozenset(units), alike.backend.name, ratio * sum(eager.units[unit] for unit in units))
-                      for units in alike.places]
-    values = [Value(maker, readers, {pair: fixed + per_byte * size for pair, (fixed, per_byte) in boundaries.items()})
-              for maker, readers, size in graph.values]
+            found += [CoverPart(frozenset(units), parts.backend.name, ratio * sum(eager.units[unit] for unit in units))
+                      for units in parts.places]
+    values = [Value(unit, readers, {pair: fixed + per_byte * size for pair, (fixed, per_byte) in boundaries.items()})
+              for unit, readers, size in graph.values]
     passed = {(value.maker, reader) for value in values for reader in value.readers}
     values += [Value(a, (b,)) for a, b in graph.order if (a, b) not in passed]
     return CoverProblem(len(graph.units), tuple(values), tuple(found))

@@ -1,8 +1,8 @@
-"""The possible parts of a captured graph: its units, their dependencies, and modules of some of them.
+"""The units of a captured graph, their dependencies, and sets of units as separate modules.
 
-A *unit* is an operator with the calls that take its results apart, or several operators that no part may divide: those
-that write in place into a tensor, with all that made or read that memory (:mod:`weft.runtime.captured.purity`), and all
-between them. Units are numbered in an order in which they can run.
+A *unit* is indivisible: an operator with the calls that select its results, or several operators, namely those that
+write in place into a tensor, all that produce or read its memory (:mod:`weft.runtime.captured.purity`), and all between
+them. Units are numbered in a topological order.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from weft.solver.placement.cover.problem import between
 class GraphPart:
     """Some units of a graph as a separate module.
 
-    ``units``: their numbers; ``operators``: the names of operators' kinds, as ``"linear"``, in their order. ``module``
-    computes ``gives`` from ``takes``, which are the graph's nodes. ``inputs``: example tensors of a run, where there
-    was one. ``key`` is the same for parts that compute alike on tensors of the same shapes and types.
+    ``units``: their numbers. ``operators``: the kinds of operators, such as ``"linear"``, in order. ``module`` computes
+    ``gives`` from ``takes``, which are nodes of the graph. ``inputs``: example values of ``takes`` from a run, or
+    empty. ``key``: equal for parts with the same operators on tensors of the same shapes and dtypes.
     """
 
     units: tuple[int, ...]
@@ -47,14 +47,14 @@ class GraphPart:
 
     @property
     def dtype(self) -> torch.dtype | None:
-        """Of its first result."""
-        looks = tensors(self.gives[0]) if self.gives else None
-        return None if looks is None else looks.dtype
+        """The dtype of the first result."""
+        fake = tensors(self.gives[0]) if self.gives else None
+        return None if fake is None else fake.dtype
 
 
 @dataclass(frozen=True, eq=False)
 class UnitGraph:
-    """``captured`` in units."""
+    """``captured`` divided into units."""
 
     captured: Captured
     purity: Purity = field(init=False)
@@ -79,43 +79,43 @@ class UnitGraph:
 
     @cached_property
     def order(self) -> tuple[tuple[int, int], ...]:
-        """Pairs of units of which the first must run before the second: it makes an input of the second, or reads
-        memory that the second writes."""
+        """The dependencies: pairs of units where the first produces an input of the second, or reads memory into which
+        the second writes."""
         return tuple(sorted({(self.unit_of[a], self.unit_of[b]) for a, b in self._order().edges
                              if self.unit_of[a] != self.unit_of[b]}))
 
     @cached_property
     def after(self) -> tuple[tuple[int, ...], ...]:
-        """For each unit those that must run after it."""
-        found: list[list[int]] = [[] for _ in self.units]
+        """The direct successors of each unit."""
+        after: list[list[int]] = [[] for _ in self.units]
         for a, b in self.order:
-            found[a].append(b)
-        return tuple(map(tuple, found))
+            after[a].append(b)
+        return tuple(map(tuple, after))
 
     @cached_property
     def values(self) -> tuple[tuple[int, tuple[int, ...], int], ...]:
-        """The values between units: the unit that makes a value, those that read it, and its bytes."""
-        found = []
+        """The values between units: the producer, the readers, and the bytes of each."""
+        values = []
         for node in self.captured.calls:
             readers = {self.unit_of[user] for user in node.users if user in self.unit_of} - {self.unit_of[node]}
-            looks = tensors(node)
-            if readers and looks is not None:
-                found.append((self.unit_of[node], tuple(sorted(readers)), looks.numel() * looks.element_size()))
-        return tuple(found)
+            fake = tensors(node)
+            if readers and fake is not None:
+                values.append((self.unit_of[node], tuple(sorted(readers)), fake.numel() * fake.element_size()))
+        return tuple(values)
 
     def kinds(self, unit: int) -> tuple[str, ...]:
-        """The operators' names of a unit, without calls that take results apart."""
+        """The names of a unit's operators, without calls that select results."""
         return tuple(operator_name(node) for node in self.units[unit] if not is_item(node))
 
     def is_plain(self, unit: int) -> bool:
-        """Whether other backends than eager may compute it: it draws no random numbers, writes into no buffer, and
-        calls torch's own operators alone."""
+        """Whether backends other than eager may compute ``unit``: it draws no random numbers, writes into no buffer or
+        input, and has no submodule calls."""
         return all(node.op == "call_function" and not draws(node) and not any(
             self.purity.base[target].op != "call_function" for target in written(node)) for node in self.units[unit])
 
     def require_part(self, units: Collection[int], backend: str) -> None:
-        """Raise :class:`~weft.runtime.backends.registry.BackendError` for units that are not a connected, convex
-        set."""
+        """Raise :class:`~weft.runtime.backends.registry.BackendError` unless ``units`` are a connected and convex set.
+        """
         own = set(units)
         if not own or not all(0 <= unit < len(self.units) for unit in own):
             raise BackendError(f"backend {backend!r} has a part of the units {sorted(own)}: it must have some of the "
@@ -127,14 +127,14 @@ class UnitGraph:
             raise BackendError(f"backend {backend!r} has a part that hangs together by no value, {self._shown(own)}")
 
     def components(self, units: Collection[int]) -> list[set[int]]:
-        """``units`` in connected sets."""
+        """The connected components of ``units``."""
         graph: nx.Graph[int] = nx.Graph()
         graph.add_nodes_from(units)
         graph.add_edges_from((a, b) for a in units for b in self.after[a] if b in graph)
-        return [set(found) for found in nx.connected_components(graph)]
+        return [set(component) for component in nx.connected_components(graph)]
 
     def part(self, units: Iterable[int]) -> GraphPart:
-        """These units as a module."""
+        """These units as a separate module."""
         numbers = tuple(sorted(units))
         own = {node for number in numbers for node in self.units[number]}
         nodes = [node for node in self.captured.calls if node in own]
@@ -147,7 +147,7 @@ class UnitGraph:
         root = nn.Module()
         for node in takes:
             env[node] = graph.placeholder(node.name)
-        copied(self.captured, nodes, graph, root, env)
+        copy_nodes(self.captured, nodes, graph, root, env)
         graph.output(tuple(env[node] for node in gives))
         module = GraphModule(root, graph, class_name="GraphPart")
         return GraphPart(numbers, tuple(operator_name(node) for node in nodes if not is_item(node)), module, takes,
@@ -155,14 +155,13 @@ class UnitGraph:
                          self._key(nodes, takes, gives))
 
     def _order(self) -> nx.DiGraph[Node]:
-        """The operators, and their order; indivisible ones are in cycles."""
+        """The dependencies of operators; the operators of one unit form a cycle."""
         graph: nx.DiGraph[Node] = nx.DiGraph()
         calls = self.captured.calls
         graph.add_nodes_from(calls)
         for node in calls:
             graph.add_edges_from((arg, node) for arg in node.all_input_nodes if arg in self.purity.place)
-            looks = node.meta.get("val")
-            if isinstance(looks, tuple | list):
+            if isinstance(node.meta.get("val"), tuple | list):
                 graph.add_edges_from((user, node) for user in node.users if user.op != "output")
         for writer in calls:
             for target in written(writer):
@@ -179,13 +178,13 @@ class UnitGraph:
     def _key(self, nodes: Sequence[Node], takes: Sequence[Node], gives: Sequence[Node]) -> str:
         numbers = {node: f"%{i}" for i, node in enumerate((*takes, *nodes))}
 
-        def told(leaf: Any) -> str:
+        def described(leaf: Any) -> str:
             if not isinstance(leaf, Node):
                 return repr(leaf)
-            return numbers[leaf] if leaf in numbers else f"w{_looks(self.captured.attribute(leaf))}"
+            return numbers[leaf] if leaf in numbers else f"w{_metadata(self.captured.attribute(leaf))}"
 
-        lines = [f"{_looks(node.meta.get('val'))}" for node in takes]
-        lines += [f"{node.target} {tree_map(told, (node.args, dict(node.kwargs)))}" for node in nodes]
+        lines = [f"{_metadata(node.meta.get('val'))}" for node in takes]
+        lines += [f"{node.target} {tree_map(described, (node.args, dict(node.kwargs)))}" for node in nodes]
         lines.append(" ".join(numbers[node] for node in gives))
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
@@ -194,10 +193,10 @@ class UnitGraph:
         return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
-def copied(captured: Captured, nodes: Iterable[Node], graph: FxGraph, root: nn.Module,
+def copy_nodes(captured: Captured, nodes: Iterable[Node], graph: FxGraph, root: nn.Module,
            env: dict[Node, Node]) -> None:
-    """Copy ``nodes`` into ``graph``, and the model's tensors that they read into ``root``; ``env`` maps nodes to their
-    copies."""
+    """Copy ``nodes`` into ``graph``, and the tensors and modules that they use into ``root``; ``env`` maps nodes to
+    their copies."""
     def own(node: Node) -> Node:
         if node not in env:
             register(root, str(node.target), captured.attribute(node))
@@ -214,6 +213,6 @@ def copied(captured: Captured, nodes: Iterable[Node], graph: FxGraph, root: nn.M
         env[node].meta.update(node.meta)
 
 
-def _looks(value: Any) -> str:
+def _metadata(value: Any) -> str:
     return str(tree_map(lambda leaf: (tuple(leaf.shape), leaf.stride(), str(leaf.dtype), str(leaf.device.type),
                                       leaf.requires_grad) if isinstance(leaf, Tensor) else str(leaf), value))

@@ -1,7 +1,7 @@
-"""Candidates measured, each in a separate process with a time limit, once for all that compute alike; kept in a folder.
+"""Measurement of candidates: each in a separate process with a time limit, once for equal parts, cached in a folder.
 
-A figure's key is all that determines it: the part's operators, shapes and types, the backend with its version and
-source, torch, and the machine. A trial that did not end in time is not kept: it may end next time.
+A figure's key has all that determines it: the part's operators, shapes and dtypes, the backend with its version and
+source, torch, and the machine. A trial that exceeded its limit is not cached, as it may succeed next time.
 """
 
 from __future__ import annotations
@@ -25,24 +25,25 @@ import torch
 from weft.runtime.backends.build import Choice
 from weft.runtime.backends.registry import Backend, BackendError
 from weft.runtime.backends.server import Opening, TrialJob
-from weft.runtime.backends.trial import Found
+from weft.runtime.backends.trial import TrialResult
 from weft.runtime.ranks.children import Start, children
 from weft.solver.io.kept import read_kept, write_kept
 
-#: Wall seconds that the measuring process may take to load torch and the model.
+#: Wall seconds allowed for loading torch and the model in the measuring process.
 _OPENING = 300.0
 _FORMAT = "weft.backend-figure/2"
-#: The sizes of the two tensors that a boundary is measured with: its cost is a line through both.
+#: The sizes of the two tensors with which a boundary is measured; its cost is linear in the size.
 _NUMBERS = (1024, 1024 * 1024)
-#: Seconds that a trial may exceed its limit by, until its process is given up.
+#: Seconds after a trial's limit until the measuring process counts as hung.
 _GRACE = 60.0
 
 
 @dataclass
 class Measuring:
-    """A process that measures one model's parts, and the folder of kept figures (``None``: none).
+    """A process that measures one model's parts, and the folder of cached figures (``None``: no cache).
 
-    ``limit``: wall seconds for one trial, building included. ``tried``: the number of trials made, without those read.
+    ``limit``: wall seconds for one trial, building included. ``tried``: the number of trials run, cached ones not
+    included.
     """
 
     connection: Connection
@@ -51,18 +52,18 @@ class Measuring:
     trains: bool
     repeats: int
     tried: int = 0
-    known: dict[str, Found] = field(default_factory=dict)
+    known: dict[str, TrialResult] = field(default_factory=dict)
 
-    def kept(self, backend: Backend, key: str) -> Found | None:
-        """The figure of a part with this key, if known."""
+    def kept(self, backend: Backend, key: str) -> TrialResult | None:
+        """The cached figure of a part with this key, or ``None``."""
         return self._load(self._name("part", (backend,), key))
 
-    def part(self, backend: Backend, key: str, units: Sequence[int], limit: float = math.inf) -> Found:
+    def part(self, backend: Backend, key: str, units: Sequence[int], limit: float = math.inf) -> TrialResult:
         """The time of ``backend`` for ``units``, a part with this ``key``, measured within ``limit`` seconds."""
         return self._found(self._name("part", (backend,), key), TrialJob("part", ((backend.name, tuple(units)),),
                                                                          min(limit, self.limit)))
 
-    def eager(self, backend: Backend, key: str) -> Found:
+    def eager(self, backend: Backend, key: str) -> TrialResult:
         """The time of eager torch for each unit of the model, whose digest is ``key``."""
         found = self._found(self._name("eager", (backend,), key), TrialJob("eager", (), 10 * self.limit))
         if found.refused is not None:
@@ -70,8 +71,8 @@ class Measuring:
         return found
 
     def boundary(self, first: Backend, second: Backend) -> tuple[float, float]:
-        """Seconds per value that ``first`` makes and ``second`` reads, and per byte of it; 0 if one of them cannot
-        compute the operators that it is measured with."""
+        """Seconds per value that ``first`` produces and ``second`` reads, and per byte of it; 0 if one of them cannot
+        compute the operators used for the measurement."""
         small, large = (self._found(
             self._name("boundary", (first, second), str(numbers)),
             TrialJob("boundary", ((first.name, ()), (second.name, ())), self.limit, numbers)) for numbers in _NUMBERS)
@@ -80,12 +81,13 @@ class Measuring:
         per_byte = max(0.0, (large.seconds - small.seconds) / (4 * (_NUMBERS[1] - _NUMBERS[0])))
         return max(0.0, small.seconds - 4 * _NUMBERS[0] * per_byte), per_byte
 
-    def whole(self, choice: Choice, beside: Choice = ()) -> Found:
-        """The time of the whole model by ``choice``, and by eager, or another choice, ``beside`` it; never kept."""
+    def whole(self, choice: Choice, beside: Choice = ()) -> TrialResult:
+        """The time of the whole model by ``choice``, measured in turn with the choice ``beside`` (empty: eager); not
+        cached."""
         own, other = (tuple((name, tuple(units)) for name, units in each) for each in (choice, beside))
         return self._try(TrialJob("whole", own, 10 * self.limit, beside=other))
 
-    def _found(self, name: str, job: TrialJob) -> Found:
+    def _found(self, name: str, job: TrialJob) -> TrialResult:
         if (found := self._load(name)) is None:
             found = self.known[name] = self._try(job)
             late = found.refused is not None and found.refused.startswith("did not end")
@@ -94,13 +96,13 @@ class Measuring:
                            {**asdict(found), "error": str(found.error)})  # which may be infinite
         return found
 
-    def _try(self, job: TrialJob) -> Found:
+    def _try(self, job: TrialJob) -> TrialResult:
         self.tried += 1
         self.connection.send(job)
         if not self.connection.poll(job.limit + _GRACE):
             raise BackendError("the process that measures backends does not answer")
         try:
-            found: Found = self.connection.recv()
+            found: TrialResult = self.connection.recv()
         except EOFError:
             raise BackendError("the process that measures backends has ended by itself: is there enough memory for the "
                                "model twice?") from None
@@ -111,21 +113,21 @@ class Measuring:
         facts += [f"{backend.name} {backend.version()} {_source(backend.source)}" for backend in backends]
         return hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
-    def _load(self, name: str) -> Found | None:
+    def _load(self, name: str) -> TrialResult | None:
         if name not in self.known and self.folder is not None:
             kept = read_kept(self.folder / f"{name}.json", _FORMAT, name, "figure")
             if kept is not None:
-                self.known[name] = Found(**{**kept, "error": float(kept["error"]), "units": tuple(kept["units"])})
+                self.known[name] = TrialResult(**{**kept, "error": float(kept["error"]), "units": tuple(kept["units"])})
         return self.known.get(name)
 
 
 @contextmanager
 def measuring(path: str | os.PathLike[str], backends: Sequence[Backend], *, folder: Path | None, limit: float,
               trains: bool = False, repeats: int = 15, shared: bool = False) -> Iterator[Measuring]:
-    """A process that measures parts of the ``.pt2`` file ``path``, ended with the block. ``shared``: trials share a
-    process until one fails, as they must on a GPU.
+    """A process that measures parts of the ``.pt2`` file ``path``; it ends with the block. ``shared``: trials share one
+    process until one fails, which a GPU requires.
 
-    Raises :class:`~weft.runtime.backends.registry.BackendError` if it does not start.
+    Raises :class:`~weft.runtime.backends.registry.BackendError` if it does not start or cannot load the file.
     """
     shipped = str(Path(__file__).parent / "shipped")
     sources = tuple(dict.fromkeys(backend.source for backend in backends
@@ -138,12 +140,12 @@ def measuring(path: str | os.PathLike[str], backends: Sequence[Backend], *, fold
         environment["PYTHONPATH"] = os.pathsep.join(
             [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
         command = [sys.executable, "-m", "weft.runtime.backends.server", address, str(os.getpid())]
-        with Listener(address, authkey=key) as listener, open(Path(place) / "said", "w+b") as said, children(
-                [Start(command, environment, said, said)], [Path(place)]) as (process,):
-            def still_there() -> bool:
+        with Listener(address, authkey=key) as listener, open(Path(place) / "output", "w+b") as output, children(
+                [Start(command, environment, output, output)], [Path(place)]) as (process,):
+            def is_alive() -> bool:
                 return process.poll() is None
 
-            connection = _accepted(listener, still_there, said.name)
+            connection = _accept(listener, is_alive, output.name)
             with connection:
                 connection.send(Opening(os.fspath(path), sources, trains, repeats, shared, _OPENING))
                 if not connection.poll(_OPENING + _GRACE):
@@ -155,19 +157,19 @@ def measuring(path: str | os.PathLike[str], backends: Sequence[Backend], *, fold
                 connection.send(None)
 
 
-def _accepted(listener: Listener, still_there: Callable[[], bool], said: str) -> Connection:
+def _accept(listener: Listener, is_alive: Callable[[], bool], output: str) -> Connection:
     """The connection of the started process."""
     import threading
 
-    found: list[Connection] = []
-    waiting = threading.Thread(target=lambda: found.append(listener.accept()), daemon=True)
+    accepted: list[Connection] = []
+    waiting = threading.Thread(target=lambda: accepted.append(listener.accept()), daemon=True)
     waiting.start()
     while waiting.is_alive():
         waiting.join(0.1)
-        if waiting.is_alive() and not still_there():
-            lines = Path(said).read_text(errors="replace").strip().splitlines() or ["it said nothing"]
+        if waiting.is_alive() and not is_alive():
+            lines = Path(output).read_text(errors="replace").strip().splitlines() or ["it said nothing"]
             raise BackendError(f"the process that measures backends did not start: {lines[-1]:.200}")
-    return found[0]
+    return accepted[0]
 
 
 @cache
@@ -180,7 +182,7 @@ def _source(path: str) -> str:
 
 @cache
 def machine_name() -> str:
-    """The name of the GPU, or of the CPU with one thread."""
+    """The name of the GPU; without one, that of the CPU, which runs one thread."""
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
     try:
@@ -192,5 +194,5 @@ def machine_name() -> str:
 
 
 def boundaries_of(measuring: Measuring, backends: Sequence[Backend]) -> Mapping[tuple[str, str], tuple[float, float]]:
-    """By pair of different backends the result of :meth:`Measuring.boundary`."""
+    """The result of :meth:`Measuring.boundary` for each ordered pair of different backends."""
     return {(a.name, b.name): measuring.boundary(a, b) for a in backends for b in backends if a is not b}

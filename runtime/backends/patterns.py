@@ -1,7 +1,7 @@
-"""Parts for backends: chains of operators, a product with its pointwise readers, regions of a graph.
+"""Patterns that find parts: chains of operators, an operator with its pointwise successors, regions of a graph.
 
-All are connected and convex. Those of a run of consecutive units in the graph's order are therefore convex; their
-connected components are, too.
+All parts are connected and convex: consecutive units of a topological order are convex, and so are their connected
+components.
 """
 
 from __future__ import annotations
@@ -12,51 +12,52 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from weft.runtime.backends.graph import UnitGraph
 from weft.solver.placement.cover.problem import between
 
-#: Operators that compute each number from a few others at its place: those whose memory traffic fusion saves.
+#: Pointwise operators: fusing them saves memory traffic.
 POINTWISE = {"add", "add_", "sub", "mul", "mul_", "div", "relu", "relu_", "gelu", "silu", "silu_", "sigmoid", "tanh",
              "leaky_relu", "leaky_relu_", "hardtanh", "hardtanh_", "hardswish", "hardswish_", "relu6", "pow", "rsqrt",
              "sqrt", "exp", "neg", "where", "clamp", "masked_fill", "to", "dropout", "batch_norm", "hardsigmoid",
              "hardsigmoid_", "softplus", "erf", "type_as", "ne", "eq", "gt", "lt"}
-#: The numbers of consecutive segments in a region, beside the whole graph and its repetitions.
+#: The numbers of consecutive segments in a region, in addition to all segments and the period of repetition.
 LENGTHS = (1, 2, 4)
 
 _Computes = Callable[[UnitGraph, int], bool]
 
 
 def singles(graph: UnitGraph) -> Iterator[Collection[int]]:
-    """Each unit by itself."""
+    """Each unit as a part."""
     for unit in range(len(graph.units)):
         yield (unit,)
 
 
 def chains(graph: UnitGraph, patterns: Sequence[Sequence[str]]) -> Iterator[Collection[int]]:
-    """Units whose operators are those of a pattern, each read by the next one alone."""
+    """Chains of units that match one of ``patterns``, each unit read by the next one alone."""
     for pattern in patterns:
         for unit in range(len(graph.units)):
-            found = [unit]
-            while graph.kinds(found[-1]) == (pattern[len(found) - 1],):
-                if len(found) == len(pattern):
-                    yield tuple(found)
+            chain = [unit]
+            while graph.kinds(chain[-1]) == (pattern[len(chain) - 1],):
+                if len(chain) == len(pattern):
+                    yield tuple(chain)
                     break
-                if len(graph.after[found[-1]]) != 1:
+                if len(graph.after[chain[-1]]) != 1:
                     break
-                found.append(graph.after[found[-1]][0])
+                chain.append(graph.after[chain[-1]][0])
 
 
 def fused(graph: UnitGraph) -> Iterator[Collection[int]]:
-    """Each unit with the pointwise ones that follow it, as long as each is read by the next one alone."""
+    """Each unit with one or more pointwise successors, each unit read by the next one alone."""
     for unit in range(len(graph.units)):
-        found = [unit]
-        while len(readers := graph.after[found[-1]]) == 1 and set(graph.kinds(readers[0])) <= POINTWISE:
-            found.append(readers[0])
-            if between(graph.after, found) is None:
-                yield tuple(found)
+        chain = [unit]
+        while len(readers := graph.after[chain[-1]]) == 1 and set(graph.kinds(readers[0])) <= POINTWISE:
+            chain.append(readers[0])
+            if between(graph.after, chain) is None:
+                yield tuple(chain)
 
 
 def regions(computes: _Computes = lambda graph, unit: True) -> Callable[[UnitGraph], Iterator[Collection[int]]]:
-    """Regions of units for which ``computes`` holds: all consecutive ones, and shorter ones, cut where one value
-    passes: one, two or four such segments, or as many as repeat in the graph (the layers of a model)."""
-    def found(graph: UnitGraph) -> Iterator[Collection[int]]:
+    """A pattern of regions: consecutive units for which ``computes`` is true. Each maximal run is divided into segments
+    where at most one value passes; a region is the whole run, or 1, 2 or 4 segments, or one period of the repeating
+    segments (a layer of a model)."""
+    def find(graph: UnitGraph) -> Iterator[Collection[int]]:
         places = {*narrow_places(graph)}
         run: list[int] = []
         for unit in range(len(graph.units) + 1):
@@ -66,7 +67,7 @@ def regions(computes: _Computes = lambda graph, unit: True) -> Callable[[UnitGra
                 yield from _of_run(graph, run, places)
                 run = []
 
-    return found
+    return find
 
 
 def regions_and_fused(graph: UnitGraph) -> Iterator[Collection[int]]:
@@ -76,11 +77,11 @@ def regions_and_fused(graph: UnitGraph) -> Iterator[Collection[int]]:
 
 
 def narrow_places(graph: UnitGraph) -> list[int]:
-    """The units before which at most one value passes from earlier ones to later ones."""
+    """The units i > 0 such that at most one value passes from units before i to the others."""
     passing = [0] * (len(graph.units) + 1)
-    for maker, readers, _ in graph.values:
-        if maker != readers[-1]:
-            passing[maker + 1] += 1
+    for producer, readers, _ in graph.values:
+        if producer != readers[-1]:
+            passing[producer + 1] += 1
             passing[readers[-1] + 1] -= 1
     found, total = [], 0
     for unit in range(len(graph.units)):
@@ -100,7 +101,7 @@ def _of_run(graph: UnitGraph, run: Sequence[int], places: set[int]) -> Iterator[
 
 
 def _repeats(signs: Sequence[object]) -> list[int]:
-    """The most frequent distance, in segments, between equal ones."""
+    """The most frequent distance, in segments, between equal segments."""
     last: dict[object, int] = {}
     apart: Counter[int] = Counter()
     for i, sign in enumerate(signs):

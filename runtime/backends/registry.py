@@ -1,4 +1,4 @@
-"""Backends by name: they compute parts of a captured graph.
+"""The registry of backends, which compute parts of a captured graph.
 
 A backend is one file with one function, which builds a callable from a part::
 
@@ -32,11 +32,11 @@ Patterns = Callable[["UnitGraph"], Iterable[Collection[int]]]
 
 
 class BackendError(ValueError):
-    """An invalid backend, part, or assignment; the message says which and why, in one sentence."""
+    """An invalid backend, part, or assignment; the message is one sentence with the name and the cause."""
 
 
 class BackendFacts(TypedDict, total=False):
-    """What a backend says of itself: see :func:`backend`."""
+    """The optional properties of a backend: see :func:`backend`."""
 
     supports: Callable[[GraphPart], bool]
     devices: Sequence[str]
@@ -62,7 +62,8 @@ class Backend:
     prepare: Callable[[], None] = lambda: None
 
     def unusable(self, device: str, trains: bool) -> str | None:
-        """Why it cannot be used on this kind of device (``"cpu"``), for training or not; ``None`` if it can."""
+        """The reason why the backend cannot be used on this kind of device (such as ``"cpu"``), for training or not;
+        ``None`` if it can."""
         if device not in self.devices:
             return f"is for {' and '.join(self.devices)}, not for {device}"
         if trains and not self.trains:
@@ -75,18 +76,18 @@ _REGISTERED: dict[str, Backend] = {}
 
 def backend(name: str, *, patterns: Patterns | Sequence[Sequence[str]] = (), build: Build | None = None,
             **facts: Unpack[BackendFacts]) -> Callable[[Build], Build]:
-    """Register a backend: a decorator of the function that builds, or with ``build=`` a call.
+    """Register a backend, as a decorator of its build function, or directly with ``build=``.
 
-    ``patterns``: its possible parts. Either chains of operators' names, such as ``[("linear", "gelu")]``, where each
-    result is read by the next one alone; or a function of the graph that returns sets of its units, which must be
-    connected and convex (:mod:`weft.runtime.backends.patterns` has some, among them ``regions``, for backends that take
-    whole graphs). ``supports(part)`` says whether it can compute one of them.
+    ``patterns``: its possible parts. Either chains of operators' names, such as ``[("linear", "gelu")]``, each result
+    read by the next operator alone; or a function of the graph that returns connected and convex sets of units
+    (:mod:`weft.runtime.backends.patterns` has some, such as ``regions`` for graph compilers). ``supports(part)``:
+    whether the backend can compute a part.
 
-    ``build(part)`` returns a function of the part's tensors that returns its results, a tensor each, in the part's
-    order. ``devices``: kinds of device. ``trains``: whether gradients go through it. ``missing()`` returns why it
-    cannot be used here (a missing package), ``version()`` distinguishes its measurements from older ones. ``prepare()``
-    loads slow dependencies of the first build: it is called once, in the process that trials are forked from. Of two
-    backends with one name the later one counts. Raises :class:`BackendError` for an invalid name.
+    ``build(part)`` returns a function of the part's inputs that returns its results, in the part's order. ``devices``:
+    kinds of device. ``trains``: whether it supports autograd. ``missing()`` returns why it cannot be used here, such as
+    a missing package, or ``None``. ``version()`` is part of the key of its measurements. ``prepare()`` loads slow
+    dependencies; it is called once, in the process from which trials are forked. A later backend replaces an earlier
+    one of the same name. Raises :class:`BackendError` for an invalid name or pattern.
     """
     if not isinstance(name, str) or not name or name != name.strip() or not name.isprintable():
         raise BackendError(f"a backend's name is {name!r:.60}, it must be text without spaces around it")
@@ -112,30 +113,30 @@ def registered() -> Mapping[str, Backend]:
     own = dict(_REGISTERED)
     for module in SHIPPED:
         import_module(f"weft.runtime.backends.shipped.{module}")
-    _REGISTERED.update(own)  # a user's own backend of the same name counts
+    _REGISTERED.update(own)  # a user's backend replaces a shipped one of the same name
     return {EAGER: _REGISTERED[EAGER], **_REGISTERED}
 
 
 def backends_named(names: str | Sequence[str], device: str, trains: bool = False) -> tuple[list[Backend], list[str]]:
-    """The backends of these names (``"all"`` or ``"auto"``: every one; a text with commas, or a sequence) that can be
-    used on ``device``, eager always among them, and a sentence on each that cannot.
+    """The backends with these names that can be used on ``device``, always with eager, and a sentence for each that
+    cannot. ``names``: comma-separated text, a sequence, or ``"all"`` or ``"auto"`` for every backend.
 
     Raises :class:`BackendError` for a name that is not registered.
     """
     known = registered()
     if names in ("all", "auto"):
-        asked = [*known]
+        requested = [*known]
     else:
-        asked = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
-    for name in asked:
+        requested = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
+    for name in requested:
         if name not in known:
             raise BackendError(f"backends names {name!r:.60}, which nobody has registered; there are "
                                f"{', '.join(known)}, and all")
-    found, notes = list[Backend](), list[str]()
-    for name in dict.fromkeys((EAGER, *asked)):
+    usable, notes = list[Backend](), list[str]()
+    for name in dict.fromkeys((EAGER, *requested)):
         why = known[name].unusable(device, trains)
         if why is None:
-            found.append(known[name])
+            usable.append(known[name])
         elif names not in ("all", "auto") or device in known[name].devices:
             notes.append(f"{name}: skipped, it {why}")
-    return found, notes
+    return usable, notes

@@ -1,10 +1,11 @@
-"""The measuring process: it loads the model once, and each trial is a separate process, forked from it.
+"""The measuring process: it loads the model once, and runs each trial in a process forked from it.
 
 :mod:`weft.runtime.backends.measuring` starts it as ``python -m weft.runtime.backends.server ADDRESS PARENT``. It has
-one thread, runs no multi-threaded kernels, and so may be forked. A trial that crashes or hangs ends alone.
+one thread and runs no multi-threaded kernels, so it may be forked. A trial that crashes or hangs ends alone.
 
-A fork cannot use a GPU that was in use before it. There the forked process loads the model itself, which takes seconds,
-and does one trial after another; a trial that crashes, hangs or raises ends it, and the next one has a new process.
+A forked process cannot use CUDA if its parent has initialised it. On a GPU the forked process therefore loads the model
+itself, which takes seconds, and runs several trials; one that crashes, hangs or raises ends the process, and the next
+trial gets a new one.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ import torch
 from weft.runtime.backends.build import captured_of, example_of
 from weft.runtime.backends.graph import UnitGraph
 from weft.runtime.backends.trial import (
-    Found,
-    Recorded,
+    RecordedValues,
+    TrialResult,
     boundary_seconds,
     require_usable,
     try_eager,
@@ -39,8 +40,9 @@ from weft.runtime.ranks.children import end_with_parent
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The measured model: a ``.pt2`` file; ``sources``: files that register further backends. ``shared``: trials share
-    a process until one fails, as on a GPU; its loading ends within ``patience`` seconds."""
+    """The first message: the model's ``.pt2`` file ``path``, and the ``sources`` that register further backends.
+    ``shared``: trials share a process until one fails, as on a GPU; it must load the model within ``patience`` seconds.
+    """
 
     path: str
     sources: tuple[str, ...]
@@ -52,9 +54,9 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class TrialJob:
-    """``what``: ``"part"``, the first of ``choice``; ``"whole"``, all of it; ``"eager"``, each unit; or ``"boundary"``,
-    between the backends of its first two, with tensors of ``numbers`` elements. ``limit``: wall seconds. ``beside``:
-    the choice that a whole is timed beside (empty: eager)."""
+    """A trial to run. ``what``: ``"part"``, the only part of ``choice``; ``"whole"``, the model by ``choice``;
+    ``"eager"``, each unit; or ``"boundary"``, between the two backends of ``choice``, with tensors of ``numbers``
+    elements. ``limit``: wall seconds. ``beside``: the choice timed in turn with a ``"whole"`` (empty: eager)."""
 
     what: str
     choice: tuple[tuple[str, tuple[int, ...]], ...]
@@ -63,7 +65,7 @@ class TrialJob:
     beside: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
-class _Tries:
+class _TrialState:
     def __init__(self, opening: Opening) -> None:
         self.opening, self.prepared = opening, set[str]()
         for number, source in enumerate(opening.sources):
@@ -74,16 +76,16 @@ class _Tries:
         args, kwargs = example_of(opening.path)
         from torch.utils._pytree import tree_flatten
 
-        self.recorded = Recorded(self.graph, tree_flatten((args, kwargs))[0])
+        self.recorded = RecordedValues(self.graph, tree_flatten((args, kwargs))[0])
 
     def prepare(self, job: TrialJob) -> None:
         """Load the slow dependencies of the backends of ``job``, once for all trials."""
         for name in {name for name, _ in (*job.choice, *job.beside)} - self.prepared:
             self.prepared.add(name)
-            with contextlib.suppress(Exception):  # a trial will report it
+            with contextlib.suppress(Exception):  # the trial will report it
                 require_usable(name).prepare()
 
-    def go(self, job: TrialJob) -> Found:
+    def go(self, job: TrialJob) -> TrialResult:
         """The result of ``job``, in this process."""
         trains, repeats = self.opening.trains, self.opening.repeats
         if job.what == "whole":
@@ -93,31 +95,31 @@ class _Tries:
             return try_eager(self.graph, self.recorded, trains=trains, repeats=repeats)
         if job.what == "boundary":
             a, b = (require_usable(name) for name, _ in job.choice)
-            return Found(boundary_seconds(a, b, job.numbers, self.recorded.device, repeats=repeats))
+            return TrialResult(boundary_seconds(a, b, job.numbers, self.recorded.device, repeats=repeats))
         (name, units), = job.choice
         return try_part(self.graph, self.recorded, require_usable(name), units, trains=trains, repeats=repeats)
 
 
 class _TrialProcess:
-    """A forked process for jobs of ``opening``; ``tries``: already loaded state."""
+    """A forked process that runs jobs. ``state``: the loaded model, or ``None`` to load it in the process."""
 
-    def __init__(self, opening: Opening, tries: _Tries | None) -> None:
+    def __init__(self, opening: Opening, state: _TrialState | None) -> None:
         self.connection, others = Pipe()
         self.process = os.fork()
         if self.process == 0:
             self.connection.close()
             os.setpgid(0, 0)
-            _serve(opening, tries, others)
+            _serve(opening, state, others)
         others.close()
 
-    def do(self, job: TrialJob | None, limit: float) -> Found:
-        """The result of ``job``, or why there is none; ``None``: load the model. A process that can no longer be used
-        has been ended."""
+    def do(self, job: TrialJob | None, limit: float) -> TrialResult:
+        """The result of ``job`` (``None``: only load the model), refused if the process crashes, exits or exceeds
+        ``limit`` seconds. A process that cannot be reused is ended."""
         try:
             self.connection.send(job)
             if self.connection.poll(limit):
-                found, goes_on = self.connection.recv()
-                if not goes_on:
+                found, reusable = self.connection.recv()
+                if not reusable:
                     self.end()
                 return found  # type: ignore[no-any-return]
         except (EOFError, OSError):
@@ -125,13 +127,13 @@ class _TrialProcess:
             self.process = 0
             if os.WIFSIGNALED(status):
                 number = os.WTERMSIG(status)
-                return Found(refused=f"crashed by signal {number} ({signal.Signals(number).name})")
-            return Found(refused=f"ended by itself with status {os.waitstatus_to_exitcode(status)}")
+                return TrialResult(refused=f"crashed by signal {number} ({signal.Signals(number).name})")
+            return TrialResult(refused=f"ended by itself with status {os.waitstatus_to_exitcode(status)}")
         self.end()
-        return Found(refused=f"did not end within {limit:g} s")
+        return TrialResult(refused=f"did not end within {limit:g} s")
 
     def end(self) -> None:
-        """Kill it and its own children."""
+        """Kill the process and its process group."""
         if self.process:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.process, signal.SIGKILL)
@@ -142,47 +144,46 @@ class _TrialProcess:
         self.connection.close()
 
 
-def _serve(opening: Opening, tries: _Tries | None, connection: Connection) -> NoReturn:
-    """The child: it ends after one job, or, where it is shared, after one that raised. Backends' output is
-    discarded."""
+def _serve(opening: Opening, state: _TrialState | None, connection: Connection) -> NoReturn:
+    """The forked process: it exits after one job, or if shared, after a job that raised. Its output is discarded."""
     end_with_parent(os.getppid())
     silent = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silent, 1)
     os.dup2(silent, 2)
-    goes_on, raised = True, False
-    while goes_on:
+    reusable, raised = True, False
+    while reusable:
         try:
             job = connection.recv()
         except EOFError:
             break
         try:
-            tries = tries or _Tries(opening)
-            found = Found() if job is None else tries.go(job)
-        except BaseException as error:  # anything that a backend raises
+            state = state or _TrialState(opening)
+            found = TrialResult() if job is None else state.go(job)
+        except BaseException as error:  # a backend may raise anything
             lines, raised = [line.strip() for line in str(error).splitlines() if line.strip()], True
-            found = Found(refused=f"raised {type(error).__name__}: {lines[0] if lines else 'no message'}"[:300])
-        connection.send((found, goes_on := opening.shared and not raised))
-        if goes_on:
+            found = TrialResult(refused=f"raised {type(error).__name__}: {lines[0] if lines else 'no message'}"[:300])
+        connection.send((found, reusable := opening.shared and not raised))
+        if reusable:
             gc.collect()
             torch.cuda.empty_cache()
     os._exit(0)
 
 
 class _Trials:
-    """Jobs of ``opening``, one after another."""
+    """Runs jobs in sequence, each in a process of its own or in a shared one."""
 
     def __init__(self, opening: Opening) -> None:
         self.opening, self.child = opening, None  # type: Opening, _TrialProcess | None
-        self.tries = None if opening.shared else _Tries(opening)
+        self.state = None if opening.shared else _TrialState(opening)
         if opening.shared:
             self._shared()
 
-    def do(self, job: TrialJob) -> Found:
-        """The result of ``job``, or why there is none."""
-        if self.tries is None:
+    def do(self, job: TrialJob) -> TrialResult:
+        """The result of ``job``; a failure is a refused result."""
+        if self.state is None:
             return self._shared().do(job, job.limit)
-        self.tries.prepare(job)
-        return _TrialProcess(self.opening, self.tries).do(job, job.limit)
+        self.state.prepare(job)
+        return _TrialProcess(self.opening, self.state).do(job, job.limit)
 
     def _shared(self) -> _TrialProcess:
         """The process that trials share, with the model loaded. Raises ``RuntimeError`` if that fails."""
@@ -194,7 +195,7 @@ class _Trials:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run jobs until there are no more."""
+    """Run the jobs that arrive until the end."""
     address, parent = arguments
     end_with_parent(int(parent))
     with Client(address, authkey=bytes.fromhex(os.environ["WEFT_BACKENDS_KEY"])) as connection:

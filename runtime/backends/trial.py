@@ -1,9 +1,9 @@
-"""One trial of a candidate: built, compared with eager torch, and timed; or a whole assignment beside eager.
+"""One trial: a candidate part, or a whole assignment, is built, compared with eager torch, and timed.
 
-On a CPU all has one thread, like a rank of the executor, and seconds are the process's CPU time, which excludes other
-load on the machine. Its effects on caches and clocks remain, so a part is timed beside eager torch on the same part,
-lap by lap in turn, and their ratio counts: all figures are shares of eager operators, and those are measured together,
-and scaled to the time of the whole model in the same process.
+On a CPU a trial has one thread, like a rank of the executor, and seconds are CPU time of the process, which excludes
+other load on the machine. Its effects on caches and clock rates remain. So a part and eager torch on the same part are
+timed in alternating laps, and their ratio is the result. The times of eager units are measured together and scaled to
+the time of the whole model in the same process.
 """
 
 from __future__ import annotations
@@ -22,28 +22,29 @@ from weft.runtime.backends.build import Choice, PartCall, assembled
 from weft.runtime.backends.graph import GraphPart, UnitGraph
 from weft.runtime.backends.registry import EAGER, Backend, BackendError, registered
 from weft.runtime.captured.captured import Captured
-from weft.runtime.captured.looks import untouched
+from weft.runtime.captured.metadata_reads import preserved_state
 from weft.runtime.measure.measure import Sample, Timer
 
-#: The allowed error of a backend against eager, as a share of the largest number: rounding in another order.
+#: The allowed error of a backend against eager, as a share of the largest element: sums are rounded in another order.
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
-#: Calls before the first that counts: they compile code and allocate memory.
+#: Warm-up calls: they compile code and allocate memory.
 WARM = 3
-#: A lap has enough calls to take this many seconds, for the clock's precision.
+#: The least seconds of a lap, given the clock's precision: a lap may have several calls.
 LAP = 1e-3
-#: Laps go on for this many seconds, at most this many times the requested number: so a few disturbed ones count little.
+#: The seconds of all laps of one candidate, and the most laps as a multiple of the requested number: the median of many
+#: laps tolerates a few disturbed ones.
 LONG, MOST = 0.5, 10
-#: If the requested number of laps would take longer than this many seconds, there are fewer.
+#: The most seconds of all laps: a long candidate gets fewer laps than requested, at least 3.
 LONGEST = 10.0
-#: Bytes touched between laps of one call, so that weights are as cold as in a whole model.
+#: Bytes written between laps of one call, so that weights are not in the cache, as in a whole model.
 FLUSHED = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The result of a trial: seconds of a call with their spread, eager's seconds beside it, and the largest error as a
-    share of the largest number. ``units``: seconds of each unit alone, for eager only. ``refused``: why it does not
-    count.
+class TrialResult:
+    """The result of a trial: seconds per call with their spread, eager's seconds measured in turn, and the largest
+    error as a share of the largest element. ``units``: seconds of each unit, for eager only. ``refused``: the reason
+    why the candidate cannot be used, or ``None``.
     """
 
     seconds: float = 0.0
@@ -55,19 +56,19 @@ class Found:
     refused: str | None = None
 
 
-class Recorded(Interpreter):
-    """The result of every operator in one run of ``graph`` on ``leaves``, by node."""
+class RecordedValues(Interpreter):
+    """``values``: the result of every node in one run of ``graph`` on ``leaves``."""
 
     def __init__(self, graph: UnitGraph, leaves: Sequence[Any]) -> None:
         super().__init__(graph.captured.graph_module, garbage_collect_values=False)
         self.values: dict[Node, Any] = {}
-        with untouched(graph.captured.model), torch.no_grad():
+        with preserved_state(graph.captured.model), torch.no_grad():
             self.run(*leaves, enable_io_processing=False)
         del self.env
         self.device = _device(leaves)
 
     def run_node(self, n: Node) -> Any:
-        """The node's value, copied if it is written later."""
+        """The node's value; it is copied if an in-place operator writes into it later."""
         result = super().run_node(n)
         if n.op != "output":
             written = isinstance(result, Tensor) and n.op in ("placeholder", "call_function")
@@ -75,7 +76,7 @@ class Recorded(Interpreter):
         return result
 
     def inputs(self, part: GraphPart) -> tuple[Any, ...]:
-        """The inputs of ``part``."""
+        """The recorded inputs of ``part``."""
         return tuple(self.values[node] for node in part.takes)
 
 
@@ -84,9 +85,9 @@ def _is_written(node: Node) -> bool:
                .endswith("_") for user in node.users)
 
 
-def try_part(graph: UnitGraph, recorded: Recorded, backend: Backend, units: Sequence[int], *, trains: bool,
-             repeats: int) -> Found:
-    """The time of ``backend`` for ``units``."""
+def try_part(graph: UnitGraph, recorded: RecordedValues, backend: Backend, units: Sequence[int], *, trains: bool,
+             repeats: int) -> TrialResult:
+    """The time of ``backend`` for the part ``units``, refused if its results differ from eager's."""
     part = graph.part(units)
     part = replace(part, inputs=_leaves(part, recorded.inputs(part), trains))
     reference, passes = graph.part(units).module, _passes(trains)
@@ -96,41 +97,41 @@ def try_part(graph: UnitGraph, recorded: Recorded, backend: Backend, units: Sequ
         run = PartCall(run, part.module.forward)
     error, refused = compared(passes(run, _fresh(part.inputs)), expected)
     if refused is not None:
-        return Found(error=error, refused=refused)
-    return _beside(lambda: passes(run, part.inputs), lambda: passes(reference.forward, part.inputs), part.inputs,
-                   repeats, error)
+        return TrialResult(error=error, refused=refused)
+    return _timed_beside(lambda: passes(run, part.inputs), lambda: passes(reference.forward, part.inputs), part.inputs,
+                         repeats, error)
 
 
-def try_eager(graph: UnitGraph, recorded: Recorded, *, trains: bool, repeats: int) -> Found:
-    """The time of eager torch for the whole model and for each unit; the units add up to the whole."""
+def try_eager(graph: UnitGraph, recorded: RecordedValues, *, trains: bool, repeats: int) -> TrialResult:
+    """The time of eager torch for the whole model and for each unit, scaled to sum to the whole."""
     passes, leaves = _passes(trains), tuple(recorded.values[node] for node in graph.captured.inputs)
     whole = assembled(graph, _eager(graph), trains=trains)
     parts = [graph.part([unit]) for unit in range(len(graph.units))]
     runs = [(part.module.forward, _leaves(part, _fresh(recorded.inputs(part)), trains)) for part in parts]
-    with untouched(graph.captured.model):
+    with preserved_state(graph.captured.model):
         wholes, *laps = _laps([partial(passes, run, given) for run, given in ((whole.forward, leaves), *runs)],
                               _device(leaves), repeats, once=True)
     sample, units = Sample.of(wholes), list(map(statistics.median, laps))
     scale = sample.seconds / max(sum(units), 1e-12)
-    return Found(sample.seconds, sample.spread, len(wholes), 0.0, sample.seconds, tuple(unit * scale for unit in units))
+    return TrialResult(sample.seconds, sample.spread, len(wholes), 0.0, sample.seconds, tuple(u * scale for u in units))
 
 
-def try_whole(graph: UnitGraph, recorded: Recorded, choice: Choice, beside: Choice = (), *, trains: bool,
-              repeats: int) -> Found:
-    """The time of ``choice``, run whole, and of eager, or ``beside``, beside it: medians of as many laps of each, in
-    turn. Numbers are compared with eager's."""
+def try_whole(graph: UnitGraph, recorded: RecordedValues, choice: Choice, beside: Choice = (), *, trains: bool,
+              repeats: int) -> TrialResult:
+    """The time of the whole model by ``choice`` and by ``beside`` (empty: eager), from alternating laps. Refused if the
+    results differ from eager's."""
     captured, passes = graph.captured, _passes(trains)
     leaves = tuple(recorded.values[node] for node in captured.inputs)
     plain, chosen, other = (
         assembled(graph, own or _eager(graph), trains=trains,
                   inputs=lambda part: _leaves(part, recorded.inputs(part), trains)) for own in ((), choice, beside))
-    with untouched(captured.model):
+    with preserved_state(captured.model):
         expected, given = (passes(module.forward, leaves) for module in (plain, chosen))
         error, refused = compared(given, expected)
         if refused is not None:
-            return Found(error=error, refused=refused)
-        return _beside(lambda: passes(chosen.forward, leaves), lambda: passes(other.forward, leaves), leaves, repeats,
-                       error)
+            return TrialResult(error=error, refused=refused)
+        return _timed_beside(lambda: passes(chosen.forward, leaves), lambda: passes(other.forward, leaves), leaves,
+                             repeats, error)
 
 
 def _eager(graph: UnitGraph) -> Choice:
@@ -138,8 +139,8 @@ def _eager(graph: UnitGraph) -> Choice:
 
 
 def boundary_seconds(first: Backend, second: Backend, numbers: int, device: torch.device, *, repeats: int) -> float:
-    """The cost of ``second`` reading a tensor of ``numbers`` fp32 numbers that ``first`` made: two operators in
-    sequence, minus each alone."""
+    """The cost in seconds of ``second`` reading a tensor of ``numbers`` fp32 elements that ``first`` produced: two
+    operators in sequence, minus each alone."""
     x = torch.randn(numbers, device=device)
     captured = Captured.of(nn.Sequential(nn.ReLU(), nn.Tanh()).eval(), (x,))
     graph = UnitGraph(captured)
@@ -156,7 +157,8 @@ def boundary_seconds(first: Backend, second: Backend, numbers: int, device: torc
 
 
 def compared(given: Sequence[Any], expected: Sequence[Any]) -> tuple[float, str | None]:
-    """The largest error of ``given``, as a share of the largest number expected, and why it is refused."""
+    """The largest error of ``given`` as a share of the largest expected element, and the reason for a refusal, or
+    ``None`` within tolerance."""
     if len(given) != len(expected):
         return float("inf"), f"gives {len(given)} results, eager {len(expected)}"
     largest = 0.0
@@ -164,8 +166,8 @@ def compared(given: Sequence[Any], expected: Sequence[Any]) -> tuple[float, str 
         if not isinstance(right, Tensor):
             continue
         if not isinstance(found, Tensor) or found.shape != right.shape or found.dtype != right.dtype:
-            looks = f"{tuple(found.shape)} {found.dtype}" if isinstance(found, Tensor) else type(found).__name__
-            return float("inf"), f"gives {looks} as result {i}, eager {tuple(right.shape)} {right.dtype}"
+            kind = f"{tuple(found.shape)} {found.dtype}" if isinstance(found, Tensor) else type(found).__name__
+            return float("inf"), f"gives {kind} as result {i}, eager {tuple(right.shape)} {right.dtype}"
         allowed = TOLERANCE.get(right.dtype, 0.0)
         a, b = (value.detach().to(torch.complex128 if value.is_complex() else torch.float64)
                 for value in (found, right))
@@ -182,7 +184,8 @@ def compared(given: Sequence[Any], expected: Sequence[Any]) -> tuple[float, str 
 
 
 def _passes(trains: bool) -> Callable[..., list[Any]]:
-    """A call, and with gradients the backward of ones: results, then gradients of the arguments."""
+    """A function that calls a part and returns its results; with ``trains``, it also runs the backward with gradients
+    of ones and returns the gradients of the arguments after the results."""
     def forward(run: Callable[..., Any], given: Sequence[Any]) -> list[Any]:
         with torch.no_grad():
             return list(run(*given))
@@ -203,18 +206,18 @@ def _passes(trains: bool) -> Callable[..., list[Any]]:
 
 
 def _leaves(part: GraphPart, given: Sequence[Any], trains: bool) -> tuple[Any, ...]:
-    """``given`` for a part, requiring gradients where the graph has them."""
+    """``given`` as inputs of a part; with ``trains``, activations require gradients."""
     return tuple(leaf.detach().requires_grad_(trains and _learns(node)) if isinstance(leaf, Tensor) and
                  leaf.is_floating_point() else leaf for node, leaf in zip(part.takes, given, strict=True))
 
 
 def _learns(node: Node) -> bool:
-    looks = node.meta.get("val")
-    return node.op != "placeholder" and isinstance(looks, Tensor) and looks.is_floating_point()
+    fake = node.meta.get("val")
+    return node.op != "placeholder" and isinstance(fake, Tensor) and fake.is_floating_point()
 
 
 def _fresh(given: Sequence[Any]) -> tuple[Any, ...]:
-    """The same numbers in newly allocated memory."""
+    """Copies of ``given`` in newly allocated memory."""
     return tuple(leaf.detach().clone().requires_grad_(leaf.requires_grad) if isinstance(leaf, Tensor) else leaf
                  for leaf in given)
 
@@ -223,19 +226,20 @@ def _device(given: Sequence[Any]) -> torch.device:
     return next((leaf.device for leaf in given if isinstance(leaf, Tensor)), torch.device("cpu"))
 
 
-def _beside(run: Callable[[], Any], plain: Callable[[], Any], given: Sequence[Any], repeats: int,
-            error: float) -> Found:
-    """The time of ``run`` beside ``plain``: the median of the ratios of successive laps."""
+def _timed_beside(run: Callable[[], Any], plain: Callable[[], Any], given: Sequence[Any], repeats: int,
+                  error: float) -> TrialResult:
+    """The time of ``run``: the median ratio of alternating laps of ``run`` and ``plain``, times the median of
+    ``plain``."""
     own, other = _laps([run, plain], _device(given), repeats)
     eager = statistics.median(other)
     ratio = statistics.median(a / max(b, 1e-12) for a, b in zip(own, other, strict=True))
-    return Found(ratio * eager, Sample.of(own).spread, len(own), error, eager)
+    return TrialResult(ratio * eager, Sample.of(own).spread, len(own), error, eager)
 
 
 def _laps(runs: Sequence[Callable[[], Any]], device: torch.device, repeats: int, *,
           once: bool = False) -> list[list[float]]:
-    """Seconds of a call of each run, lap by lap in turn. ``once``: a lap is one call, however long, and finds caches as
-    the previous run left them."""
+    """Seconds per call of each of ``runs``, by lap; the laps of the runs alternate. ``once``: a lap is one call,
+    without a cache flush before it."""
     several, total, timer = list[int](), 0.0, Timer.of_work(device)
     for run in runs:
         lap, calls = max(timer.lap(run)[1], 1e-9), 1

@@ -1,9 +1,9 @@
-"""A rank runs its instructions: parts with torch kernels, communication over ``torch.distributed``; or all ranks run
-theirs in one process, to check a plan.
+"""Execution of a rank's instructions: parts with torch kernels, communication over ``torch.distributed``. To check a
+plan, all ranks can also run in one process.
 
-The process group is the caller's (gloo or NCCL). Groups of collectives are made once, by all ranks in one order, with
-their own timeout; messages between pairs use a group of all ranks. A tensor is released after the last instruction that
-reads it. With NCCL, messages of an exchange are launched together, as that library requires.
+The process group is the caller's (gloo or NCCL). Groups of collectives are created once, by all ranks in the same
+order, with their own timeout; messages between pairs use a group of all ranks. A tensor is released after the last
+instruction that reads it. With NCCL, the messages of an exchange are launched together, as NCCL requires.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from weft.runtime.by_hand.instructions import (
     reads,
 )
 from weft.runtime.by_hand.kernels import of_one_backward, run_kernel
-from weft.runtime.communication.others import Others
+from weft.runtime.communication.failures import PeerRanks
 
 _T = TypeVar("_T")
 
 
 class RankValues:
-    """The tensors of one rank while it runs ``program``, and what it does with them alone.
+    """The tensors of one rank while it runs ``program``, and the instructions that need no other rank.
 
-    ``kept``: the keys of a run's results, by default all; others are released after their last reader.
+    ``kept``: the keys of the results of a run (default: all); other tensors are released after their last reader.
     """
 
     def __init__(self, program: RankProgram, device: torch.device | str = "cpu", *,
@@ -46,17 +46,17 @@ class RankValues:
         self.dying = _dying(program, kept)
         self.also = _also(program)
         self.values: dict[str, Tensor] = {}
-        self.floating = torch.get_default_dtype()  # of numbers without another source of their type
+        self.floating = torch.get_default_dtype()  # the dtype of numbers without another source
 
     def begin(self, given: Mapping[str, Tensor], held: Mapping[str, Tensor]) -> None:
-        """Take the rank's parts of ``given`` tensors, those in ``held`` as they are."""
+        """Start a run with the rank's parts of the full tensors ``given``, and the parts in ``held``, by key."""
         self.values = {key: held[key] if key in held else given[name][_slices(span)].to(self.device)
                        for key, (name, span) in self.program.given.items()}
         self.floating = next((one.dtype for one in (*self.values.values(), *given.values()) if one.is_floating_point()),
                              torch.get_default_dtype())
 
     def steps(self) -> Iterator[Collective | Exchange]:
-        """Run all instructions, but for those together with other ranks, which are given to the caller to run."""
+        """Run all instructions; those that involve other ranks are yielded for the caller to run."""
         for instruction, dying in zip(self.program.instructions, self.dying, strict=True):
             if isinstance(instruction, Compute):
                 self.compute(instruction)
@@ -70,7 +70,7 @@ class RankValues:
                 del self.values[key]
 
     def compute(self, instruction: Compute) -> None:
-        """Run a kernel on its inputs, unless it ran with another of the same backward."""
+        """Run a kernel on its inputs, unless it ran with another gradient of the same backward."""
         if instruction.outputs[0] in self.values:
             return
         also = self.also.get(instruction.outputs[0], [])
@@ -94,7 +94,7 @@ class RankValues:
         self.values[instruction.key] = total
 
     def cut(self, instruction: TakePart) -> None:
-        """Keep a part, or all of the numbers, or zeros."""
+        """Keep a part of a tensor, the full tensor, or zeros."""
         value = self.values[instruction.key]
         if instruction.dimension is not None:
             value = value.chunk(instruction.parts, instruction.dimension)[instruction.index]
@@ -108,13 +108,13 @@ class RankValues:
             (rank, self.values[instruction.key][_slices(span)].contiguous()) for rank, span in instruction.sends]
 
     def places(self, instruction: Exchange) -> list[tuple[int, Tensor]]:
-        """Memory for the messages of an exchange from other ranks."""
+        """Receive buffers for the messages of an exchange."""
         dtype = self.dtype(instruction)
         return [(rank, torch.empty([high - low for low, high in span], dtype=dtype, device=self.device))
                 for rank, span in instruction.receives]
 
     def received(self, instruction: Exchange, came: Sequence[Tensor]) -> None:
-        """Put what the rank has itself of the piece of an exchange together with the messages that have come."""
+        """Assemble the piece of an exchange from this rank's own elements and the received messages."""
         if instruction.into is None:
             return
         total = torch.zeros(instruction.shape, dtype=self.dtype(instruction), device=self.device)
@@ -125,15 +125,15 @@ class RankValues:
         self.values[instruction.into] = total
 
     def dtype(self, instruction: Exchange) -> torch.dtype:
-        """The type of the elements of an exchange."""
+        """The dtype of an exchange."""
         if instruction.key is not None:
             return self.values[instruction.key].dtype
         return getattr(torch, instruction.dtype) if instruction.dtype else self.floating
 
 
 class ShardedExecutor(RankValues):
-    """One rank's program, ready to run any number of times. All ranks must make it together. ``timeout``: seconds that
-    a communication may take, by default the process group's own."""
+    """Runs one rank's program, any number of times. All ranks must create it together. ``timeout``: seconds that a
+    communication may take (default: that of the process group)."""
 
     def __init__(self, program: RankProgram, device: torch.device | str = "cpu", *,
                  kept: Collection[str] | None = None, timeout: float | None = None) -> None:
@@ -142,19 +142,19 @@ class ShardedExecutor(RankValues):
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         self.world = dist.new_group(list(range(dist.get_world_size())), **limit)
-        self.others = Others(self.world, timeout)
+        self.others = PeerRanks(self.world, timeout)
         self.groups = {ranks: dist.new_group(list(ranks), **limit) for ranks in program.groups}
         self.together = dist.get_backend() == "nccl"
 
     def run(self, given: Mapping[str, Tensor], held: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
-        """This rank's kept tensors by key, from the whole tensors ``given``, of each of which it reads its part.
-        ``held``: tensors that it already has, by key.
+        """Run the program; returns this rank's kept tensors by key. ``given``: full tensors, of which the rank reads
+        its parts. ``held``: parts that it already has, by key.
 
-        Raises :class:`~weft.runtime.communication.others.RankError` if another rank does not do its part in time.
+        Raises :class:`~weft.runtime.communication.failures.RankError` if another rank fails or times out.
         """
         self.begin(given, held or {})
         try:
-            with self.others.telling(), torch.device(self.device):
+            with self.others.reporting(), torch.device(self.device):
                 for instruction in self.steps():
                     if isinstance(instruction, Collective):
                         value = self.values[instruction.key].contiguous()
@@ -166,15 +166,16 @@ class ShardedExecutor(RankValues):
                         self.awaited("messages", ranks, partial(self.exchange, instruction))
             return self.values
         finally:
-            self.values = {}  # of a run that failed, too
+            self.values = {}  # after an error, too
 
     def awaited(self, kind: str, ranks: Sequence[int], run: Callable[[], _T]) -> _T:
-        """The result of ``run``; a communication with ``ranks`` that fails is reported in one sentence."""
+        """The result of ``run``, a communication with ``ranks``; its errors become a :class:`~weft.runtime
+        .communication.failures.RankError`."""
         try:
             return run()
         except RuntimeError as error:
             found = self.others.error(f"{kind} with ranks {', '.join(map(str, ranks))}", error, ranks)
-            self.others.told.write(str(found))
+            self.others.record.write(str(found))
             raise found from error
 
     def collective(self, instruction: Collective, value: Tensor) -> Tensor:
@@ -201,8 +202,8 @@ class ShardedExecutor(RankValues):
         return torch.cat([came[ranks.index(rank)] for rank in instruction.had], instruction.source)
 
     def exchange(self, instruction: Exchange) -> None:
-        """Messages between pairs, all under way at once; each pair's in one order."""
-        sends = [(rank, _sendable(message)) for rank, message in self.sent(instruction)]  # kept until they are sent
+        """Send and receive all messages concurrently; those of each pair in the same order."""
+        sends = [(rank, _sendable(message)) for rank, message in self.sent(instruction)]  # alive until they are sent
         places = self.places(instruction)
         works = self.launched(sends, [(rank, _sendable(place)) for rank, place in places])
         for work in works:
@@ -210,7 +211,7 @@ class ShardedExecutor(RankValues):
         self.received(instruction, [place for _, place in places])
 
     def launched(self, sends: Sequence[tuple[int, Tensor]], receives: Sequence[tuple[int, Tensor]]) -> list[Any]:
-        """The work of all messages; NCCL takes them together, so that none waits for another to be launched."""
+        """The launched work of all messages; with NCCL they are launched together, so that none waits for another."""
         if self.together:
             every = [dist.P2POp(dist.isend, tensor, rank, self.world) for rank, tensor in sends]
             every += [dist.P2POp(dist.irecv, tensor, rank, self.world) for rank, tensor in receives]
@@ -220,9 +221,9 @@ class ShardedExecutor(RankValues):
 
 
 def run_together(programs: Sequence[RankProgram], given: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
-    """The tensors of all ranks, by key, after each has run its program of ``programs`` in this process.
+    """Run the programs of all ranks in this process; returns each rank's tensors by key.
 
-    Raises ``ValueError`` for ranks that wait for each other, and ``KeyError`` for one that reads what it does not have.
+    Raises ``ValueError`` for a deadlock, and ``KeyError`` for a rank that reads a tensor that it does not have.
     """
     ranks = [RankValues(program) for program in programs]
     mail: dict[tuple[int, int], deque[Tensor]] = defaultdict(deque)
@@ -261,7 +262,7 @@ def run_together(programs: Sequence[RankProgram], given: Mapping[str, Tensor]) -
 
 
 def _of_all(instruction: Collective, rank: int, every: Mapping[int, Tensor]) -> Tensor:
-    """A rank's result of a collective in which each of the group has its tensor in ``every``."""
+    """The result on ``rank`` of a collective; ``every``: the input of each rank of the group."""
     had, k = [every[one] for one in instruction.had], len(instruction.had)
     if instruction.kind == "all_gather":
         return torch.cat(had, instruction.source or 0)
@@ -277,7 +278,7 @@ def _of_all(instruction: Collective, rank: int, every: Mapping[int, Tensor]) -> 
 
 
 def _dying(program: RankProgram, kept: Collection[str] | None) -> list[list[str]]:
-    """By instruction, the keys without later readers."""
+    """The keys without later readers, by instruction."""
     dying: list[list[str]] = [[] for _ in program.instructions]
     if kept is None:
         return dying
@@ -293,7 +294,7 @@ def _dying(program: RankProgram, kept: Collection[str] | None) -> list[list[str]
 
 
 def _also(program: RankProgram) -> dict[str, list[Compute]]:
-    """By the output of the first of several gradients of one backward, the others, which come next."""
+    """For consecutive gradients of one backward, by the output of the first one: the others."""
     found: dict[str, list[Compute]] = {}
     first: Compute | None = None
     for instruction in program.instructions:
@@ -307,7 +308,7 @@ def _also(program: RankProgram) -> dict[str, list[Compute]]:
 
 
 def _sendable(value: Tensor) -> Tensor:
-    """Booleans travel as bytes, in place."""
+    """``value`` as a dtype that can be sent: booleans as bytes, without a copy."""
     return value.view(torch.uint8) if value.dtype == torch.bool else value
 
 

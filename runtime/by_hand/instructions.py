@@ -1,7 +1,7 @@
-"""One rank's instructions in a hand-written plan: compute a part, assemble a piece, take part in a collective.
+"""The instructions of one rank in a hand-written plan: compute a part, assemble a piece, take part in a collective.
 
-Tensors have keys, local to the rank. All ranks have their instructions in one common order, and the ranks of a
-communication have it at the same place of that order: nothing can wait in a circle.
+Tensors have keys that are local to the rank. The instructions of all ranks follow one global order, in which a
+communication has the same position on all its ranks, so there is no deadlock.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ Span: TypeAlias = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class KernelCall:
-    """One part of an operator: its kernel, the names of each tensor's dimensions (several for one dimension that is
-    their product), the number of indices of each name in the part, and where they begin."""
+    """One part of an operator. ``kind``: its kernel. ``inputs``, ``outputs``: the names of each tensor's dimensions; a
+    dimension with several names is their product. ``sizes``, ``starts``: the number of indices of each name in the
+    part, and the first one."""
 
     kind: str
     inputs: tuple[tuple[tuple[str, ...], ...], ...]
@@ -29,7 +30,7 @@ class KernelCall:
 
 @dataclass(frozen=True)
 class Operand:
-    """An input as a sum: keys of tensors, each with the elements that are read."""
+    """An input, as a sum of terms: the keys of tensors, each with the elements that are read."""
 
     terms: tuple[tuple[str, Span], ...]
 
@@ -63,9 +64,9 @@ class Piece:
 
 @dataclass(frozen=True)
 class Collective:
-    """One collective of the ranks ``group``, of which this is one. ``had``: the ranks in the order of their input
-    parts, ``get``: in the order of their output parts. ``source``: the gathered dimension, ``target``: the split
-    one."""
+    """A collective of the ranks ``group``, this rank included. ``had``: the ranks in the order of their input parts.
+    ``get``: the ranks in the order of their output parts. ``source``: the gathered dimension. ``target``: the split
+    dimension."""
 
     kind: Literal["all_gather", "all_to_all", "all_reduce", "reduce_scatter"]
     key: str
@@ -83,7 +84,8 @@ class Collective:
 
 @dataclass(frozen=True)
 class TakePart:
-    """Keep the ``index``-th of ``parts`` along a dimension; with none, keep all, or zeros for an index above 0."""
+    """Keep number ``index`` of ``parts`` along ``dimension``. Without a dimension, index 0 keeps the full tensor, and
+    others are zeros."""
 
     key: str
     into: str
@@ -94,9 +96,9 @@ class TakePart:
 
 @dataclass(frozen=True)
 class Exchange:
-    """Messages between pairs: elements of ``key`` to other ranks, others from them, added up in a piece of ``shape``
-    under ``into``. A rank that receives nothing has no ``into``. ``dtype``: of the elements, where it differs from the
-    parameters'."""
+    """Messages between pairs of ranks. ``sends``: the elements of ``key`` for other ranks. ``receives``: the elements
+    from other ranks, which are summed in a piece of ``shape`` under ``into`` (``None`` if nothing is received).
+    ``dtype``: of the elements, if it differs from the parameters'."""
 
     key: str | None
     into: str | None
@@ -121,9 +123,10 @@ Instruction: TypeAlias = Compute | Piece | Collective | TakePart | Exchange
 
 @dataclass(frozen=True)
 class RankProgram:
-    """``instructions`` of one rank; ``groups``: all groups of ranks of any rank's collectives; ``given``: by key its
-    external inputs, a name and its elements; ``made``: by tensor, this rank's parts of it: key, elements and which of
-    how many terms; ``carried``: by key of an input, the key and its elements that replace it in the next step."""
+    """The program of one rank. ``groups``: the groups of all ranks' collectives. ``given``: the external inputs by key,
+    each a name and its elements. ``made``: by output, this rank's parts of it: the key, the elements, and the number of
+    the term and of all terms. ``carried``: by key of an input, the key and the elements that replace it in the next
+    step."""
 
     rank: int
     instructions: tuple[Instruction, ...]

@@ -1,7 +1,7 @@
-"""The computation of parts: torch's own operators on their local tensors, and gradients by autograd over them.
+"""The computation of parts: torch operators on local tensors, with gradients by autograd.
 
-A kind is a function of :mod:`weft.runtime.by_hand.operators`, an elementwise operator of torch by its own name, or, if
-the call has a ``target``, the captured operator itself. ``KIND_gradN`` is the gradient of its input N.
+A kind is a function of :mod:`weft.runtime.by_hand.operators`, an elementwise operator of torch by name, or, if the call
+has a ``target``, the captured operator. ``KIND_gradN`` is the gradient of its input N.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ _GRADIENT = re.compile(r"(\w+)_grad(\d*)")
 
 
 def runs(kind: str, attributes: Mapping[str, Any]) -> bool:
-    """Whether a call of a kind can be run. A captured operator cannot if torch lacks it, if it draws random numbers
-    (each device would draw its own) or if it reads memory by strides, which may differ between a part and the whole."""
+    """Whether a call of ``kind`` can be run. A captured operator cannot be run if torch lacks it, if it draws random
+    numbers (which would differ between devices), or if it depends on strides, which a part does not preserve."""
     return _found(kind, attributes) is not None
 
 
 def of_one_backward(one: KernelCall, other: KernelCall) -> bool:
-    """Whether two calls that read the same tensors are gradients of inputs of one operator, all of which they read."""
+    """Whether two calls that read the same tensors are gradients of different inputs of one operator, so that one
+    backward computes both."""
     kinds = [_GRADIENT.fullmatch(call.kind) for call in (one, other) if call.kind not in _GRADIENTS]
     return len(kinds) == 2 and all(found is not None and found[2] for found in kinds) and len(
         {found[1] for found in kinds if found is not None}) == 1 and replace(
@@ -43,8 +44,8 @@ def of_one_backward(one: KernelCall, other: KernelCall) -> bool:
 
 
 def run_kernel(call: KernelCall, inputs: Sequence[Tensor], also: Sequence[KernelCall] = ()) -> tuple[Tensor, ...]:
-    """The outputs of a part, and behind them those of others of its backward (:func:`of_one_backward`). Raises
-    ``ValueError`` for a kind that cannot be run."""
+    """The outputs of a part, followed by those of ``also``, other gradients of the same backward
+    (:func:`of_one_backward`). Raises ``ValueError`` for a kind that cannot be run."""
     found = _found(call.kind, call.attributes)
     if found is None:
         raise ValueError(f"the kernel {call.kind!r} cannot be run with torch: there is no function for it")
@@ -78,8 +79,8 @@ def forget(kind: str) -> None:
 
 
 def _found(kind: str, attributes: Mapping[str, Any]) -> tuple[Operator, int | None, int] | None:
-    """The function of a kind; for a gradient, the operator's function, the input it is of, and the first one it
-    reads."""
+    """The function of a kind; for a gradient, also the number of the differentiated input, and that of the first input
+    that is read."""
     name, which, first = kind, None, 0
     if kind in _GRADIENTS:
         name, which, first = _GRADIENTS[kind]
@@ -94,10 +95,10 @@ def _found(kind: str, attributes: Mapping[str, Any]) -> tuple[Operator, int | No
 
 def _gradients(call: KernelCall, operator: Operator, which: Sequence[int], first: int,
                inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The gradients of inputs ``which`` of an operator; the output's is the first of ``inputs``, the others are the
-    operator's inputs from ``first`` on. An input that is not read may be anything."""
+    """The gradients of the inputs ``which`` of an operator. The first of ``inputs`` is the output's gradient, the
+    others are the operator's inputs from ``first`` on; earlier inputs do not affect the result."""
     back, given = inputs[0], [tensor.detach() for tensor in inputs[1:]]
-    if not back.is_floating_point() and not back.is_complex():  # a sum of integers, exact
+    if not back.is_floating_point() and not back.is_complex():  # a sum of integers, computed exactly
         return tuple(one.to(back.dtype) for one in _gradients(call, operator, which, first, [
             back.double(), *inputs[1:]]))
     how, places = list(call.inputs[1:]), [max(0, one - first) for one in which]
@@ -114,7 +115,7 @@ def _gradients(call: KernelCall, operator: Operator, which: Sequence[int], first
 
 
 def _captured(target: str) -> Operator | None:
-    """A captured operator, called with its own arguments on the tensors of a part."""
+    """The captured operator ``target`` as a function of a part's call and tensors; ``None`` if it cannot be run."""
     operator: Any = torch
     for name in target.removeprefix("torch.").split("."):
         operator = getattr(operator, name, None)
@@ -134,7 +135,7 @@ def _captured(target: str) -> Operator | None:
 
 
 def _filled(value: Any, tensors: Sequence[Tensor]) -> Any:
-    """Arguments with the tensors and torch constants that they name."""
+    """Arguments with names of tensors and torch constants replaced by these."""
     if isinstance(value, Mapping):
         if "tensor" in value:
             return tensors[value["tensor"]]

@@ -1,8 +1,7 @@
-"""Operators of plans by kind: each a call of torch's on the tensors of a part.
+"""The operators of plans, by kind: calls of torch on the tensors of a part.
 
-Differences between a part and the whole are adjusted here: the shape of views and of expanded or filled tensors, the
-first row of a causal mask, of a table and of a range, the number of groups. Tensors without inputs are made on torch's
-current default device.
+Arguments that depend on the part are adjusted here: the shapes of views and of expanded or filled tensors, the first
+row of a causal mask, a table or a range, the number of groups. Operators without inputs use torch's default device.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def _names(axes: _Axes) -> list[str]:
 
 
 def _aligned(call: KernelCall, tensor: Tensor, axes: _Axes, names: Sequence[str]) -> Tensor:
-    """``tensor`` with an axis for each of ``names``, of one element where it lacks that name."""
+    """``tensor`` with an axis for each of ``names``, of length 1 for names that it lacks."""
     own = _names(axes)
     order = sorted(range(len(own)), key=lambda i: names.index(own[i]))
     flat = tensor.reshape([call.sizes[name] for name in own]).permute(order)
@@ -50,7 +49,7 @@ def _spread(call: KernelCall, tensor: Tensor) -> Tensor:
 
 
 def _places(call: KernelCall, name: str, device: torch.device) -> Tensor:
-    """The positions of the indices of a name in the whole."""
+    """The global positions of the part's indices of a name."""
     return torch.arange(call.sizes[name], device=device) + call.starts.get(name, 0)
 
 
@@ -60,7 +59,7 @@ def _places(call: KernelCall, name: str, device: torch.device) -> Tensor:
 def _einsum(call: KernelCall, *inputs: Tensor) -> Tensor:
     every, wanted = [_names(axes) for axes in call.inputs], _names(call.outputs[0])
     place = {name: i for i, name in enumerate(dict.fromkeys(name for own in every for name in own))}
-    dtype = functools.reduce(torch.promote_types, [one.dtype for one in inputs])  # einsum promotes none itself
+    dtype = functools.reduce(torch.promote_types, [one.dtype for one in inputs])  # einsum does not promote dtypes
     operands = [part for one, own in zip(inputs, every, strict=True) for part in (
         one.to(dtype).reshape([call.sizes[name] for name in own]), [place[name] for name in own])]
     made = torch.einsum(*operands, [place[name] for name in wanted if name in place])
@@ -79,7 +78,7 @@ def _add(call: KernelCall, *inputs: Tensor) -> Tensor:
 
 
 def _fitting(number: float, like: Tensor) -> float:
-    """An integer beside integers, so that they stay integers."""
+    """``number`` as an integer if ``like`` is an integer tensor, so that the dtype is kept."""
     return int(number) if not like.is_floating_point() and number == int(number) else number
 
 
@@ -90,8 +89,8 @@ _CALLED: dict[str, Callable[..., Tensor]] = {
 
 
 def elementwise(kind: str) -> Operator | None:
-    """An operator of one element each of several tensors, by torch's name; ``constants`` gives the places of numbers
-    among its operands."""
+    """The elementwise operator with torch's name ``kind``, or ``None``; the attribute ``constants`` has the positions
+    of numbers among its operands."""
     function = _CALLED.get(kind) or getattr(torch.ops.aten, kind, None)
     if function is None:
         return None
@@ -103,7 +102,7 @@ def elementwise(kind: str) -> Operator | None:
         made = function(*(next(given) if constant is None else constant for constant in places))
         wanted = getattr(torch, call.attributes.get("dtype", "float32"))
         if wanted.is_floating_point != made.is_floating_point():
-            made = made.to(wanted)  # for numbers alone, torch uses its default type
+            made = made.to(wanted)  # for numbers alone, torch uses its default dtype
         return _spread(call, made)
 
     return run
@@ -126,19 +125,20 @@ def _softmax(call: KernelCall, x: Tensor) -> Tensor:
 
 
 def _top_k(call: KernelCall, x: Tensor) -> Tensor:
-    """Softmax of the largest; of equal ones the first."""
+    """The softmax of the k largest elements; of equal elements, the first ones count."""
     least = torch.sort(x, dim=-1, descending=True, stable=True).indices[..., :call.attributes["k"]]
     kept = torch.zeros_like(x, dtype=torch.bool).scatter(-1, least, True)
     return torch.softmax(x.masked_fill(~kept, -math.inf), -1)
 
 
 def _attention(call: KernelCall, *tensors: Tensor) -> Tensor:
-    """Torch's own attention, by its fastest kernel: a causal part reads the keys up to its last query."""
+    """Torch's attention; a causal part reads the keys up to its last query, so that the fast kernels apply."""
     lead, query, key = _names(call.inputs[0][:-2]), call.inputs[0][-2][0], call.inputs[1][-2][0]
     heads = [math.prod(call.sizes[name] for name in lead[:-1]), *(call.sizes[name] for name in lead[-1:])]
 
     def four(tensor: Tensor, axes: _Axes, last: Sequence[str]) -> Tensor:
-        """[all but one of the leading names, the last of them, ...], the shape that torch's kernels need."""
+        """``tensor`` with four dimensions, as torch's kernels require: leading names (two dimensions), then
+        ``last``."""
         made = _aligned(call, tensor, axes, [*lead, *last])
         made = made.expand(*(call.sizes[name] for name in lead), *made.shape[len(lead):])
         return made.reshape(*heads, *(1,) * (2 - len(heads)), *made.shape[len(lead):len(lead) + 1], -1)
@@ -161,7 +161,7 @@ def _attention(call: KernelCall, *tensors: Tensor) -> Tensor:
 
 
 def _norm(call: KernelCall, x: Tensor, *weights: Tensor) -> Tensor:
-    """Over some of the names; torch applies weights over all of those itself, others follow."""
+    """A norm over some of the names; weights over exactly these are passed to torch, others are applied afterwards."""
     axes, eps = call.inputs[0], call.attributes.get("eps", 1e-5)
     names = _names(axes)
     over = [name for name in names if name in (call.attributes.get("over") or axes[-1])]
@@ -201,7 +201,7 @@ def _convolution(call: KernelCall, x: Tensor, weight: Tensor) -> Tensor:
 
 
 def _transposed(call: KernelCall, x: Tensor, weight: Tensor) -> Tensor:
-    """Places that no window reaches come last."""
+    """A transposed convolution; output positions that no window reaches are appended."""
     rank, name = x.ndim - 2, call.attributes.get("groups")
     stride, padding, dilation = (call.attributes.get(key, (one,) * rank) for key, one in (
         ("stride", 1), ("padding", 0), ("dilation", 1)))
@@ -214,7 +214,8 @@ def _transposed(call: KernelCall, x: Tensor, weight: Tensor) -> Tensor:
 
 
 def _own(call: KernelCall, indices: Tensor, name: str) -> tuple[Tensor, Tensor]:
-    """Indices within this part of the indexed name, and which of them are in it; those below 0 count from the end."""
+    """Indices relative to this part of the indexed name, and a mask of those that are in it; negative indices count
+    from the end."""
     rows, length = indices.long(), call.attributes.get("length", 0)
     rows = torch.where(rows < 0, rows + length, rows) - call.starts.get(name, 0)
     here = (rows >= 0) & (rows < call.sizes[name])
@@ -222,7 +223,7 @@ def _own(call: KernelCall, indices: Tensor, name: str) -> tuple[Tensor, Tensor]:
 
 
 def _embedding(call: KernelCall, table: Tensor, ids: Tensor) -> Tensor:
-    """The row of padding has no gradient."""
+    """An embedding; the padding row has no gradient."""
     name = call.inputs[0][0][0]
     rows, here = _own(call, ids, name)
     padding = call.attributes.get("padding", -1) - call.starts.get(name, 0)
@@ -230,7 +231,7 @@ def _embedding(call: KernelCall, table: Tensor, ids: Tensor) -> Tensor:
 
 
 def _index(call: KernelCall, x: Tensor, *indices: Tensor) -> Tensor:
-    """With one indexed axis, zeros for indices outside of this part."""
+    """Indexing; with one indexed axis, the result is zero for indices outside of this part."""
     axes = call.attributes["at"]
     found: list[Any] = [slice(None)] * x.ndim
     if len(axes) > 1:
@@ -249,13 +250,13 @@ def _gather(call: KernelCall, x: Tensor, indices: Tensor) -> Tensor:
 
 
 def _order(call: KernelCall, x: Tensor) -> Tensor:
-    """The positions of the largest, or smallest, along an axis, the first of equal ones first."""
+    """The positions of the largest (or smallest) elements along an axis; equal elements keep their order."""
     axis = call.attributes["axis"]
     order = torch.sort(x, dim=axis, descending=call.attributes["largest"], stable=True).indices
     return order.narrow(axis, 0, call.attributes["count"])
 
 
-# -- what is made ------------------------------------------------------------------------------------------------------
+# -- created tensors ---------------------------------------------------------------------------------------------------
 
 
 def _dtype(call: KernelCall) -> torch.dtype:
@@ -270,7 +271,7 @@ def _range(call: KernelCall) -> Tensor:
 
 
 def _hash(places: Tensor) -> Tensor:
-    """32 bits of each place, evenly spread: MurmurHash3's last step (Appleby, public domain)."""
+    """A 32-bit hash of each position: the finalizer of MurmurHash3 (Appleby, public domain)."""
     low = 0xFFFFFFFF
     places = places & low
     places = ((places ^ (places >> 16)) * 0x85EBCA6B) & low
@@ -279,8 +280,8 @@ def _hash(places: Tensor) -> Tensor:
 
 
 def _dropout(call: KernelCall, x: Tensor, seed: Tensor) -> Tensor:
-    """Random elements stay, drawn from the step's seed, the operator's own and the element's place in the whole: a part
-    draws the same as the whole."""
+    """Dropout by a hash of the step's seed, the operator's seed and the element's global position, so that parts drop
+    the same elements as the full tensor."""
     place = torch.zeros([1] * x.ndim, dtype=torch.int64, device=x.device)
     for axis, (names, length) in enumerate(zip(call.inputs[0], call.attributes["lengths"], strict=True)):
         along = torch.arange(x.shape[axis], device=x.device) + (call.starts.get(names[0], 0) if names else 0)
@@ -292,7 +293,7 @@ def _dropout(call: KernelCall, x: Tensor, seed: Tensor) -> Tensor:
 
 def _adam(call: KernelCall, weight: Tensor, gradient: Tensor, mean: Tensor, square: Tensor,
           step: Tensor | None = None) -> tuple[Tensor, ...]:
-    """AdamW's; the corrections are those of step ``step`` (default 1), or of the fifth input."""
+    """AdamW's update; the bias correction is that of step ``step`` (default 1), or of the fifth input."""
     made, given = [one.clone() for one in (weight, mean, square)], call.attributes
     stepped("adamw", made[:1], [gradient], [dict(zip(STATES, made[1:], strict=True))],
             [float(step) if step is not None else given.get("step", 1)],

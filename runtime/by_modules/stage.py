@@ -1,4 +1,4 @@
-"""One stage of a model that is cut before submodules: it runs its part of the model's own forward."""
+"""One stage of a model that is cut at submodules: it runs its part of the model's own forward."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 
 from weft.runtime.by_modules.calls import (
     READS,
-    Ghost,
-    Imagination,
+    FakeExecution,
+    RemoteTensor,
     ValueNames,
-    calls_seen,
-    copied,
+    copy_of,
     function_name,
+    intercepted,
     is_random,
     numbers,
     real,
@@ -34,24 +34,24 @@ RANDOM = "weft_random"
 
 
 class ModuleStage(nn.Module):
-    """Stage ``number`` of ``traced``: takes the values named in ``takes`` and gives those in ``gives``.
+    """Stage ``number`` of ``traced``: its inputs are the values named in ``values`` and the leaves ``inputs`` of the
+    model's arguments, its outputs the values named in ``gives``.
 
-    It has the submodules that it runs, under the model's own names; they are copies of the model's, with the model's
-    own parameters and buffers, so that two stages, or a stage in training and in evaluation, do not affect each other.
-    Unless it is ``plain``, its random numbers have seeds made from step, micro-batch and stage.
+    Its submodules have the model's names. They are copies with the model's parameters and buffers, so that stages, in
+    training and in evaluation, do not affect each other. Unless ``plain``, random numbers are seeded.
 
     Raises :class:`~weft.runtime.captured.captured.CaptureError` if a batch takes another path through the model than
-    the example, and the values that it needs were not sent.
+    the example and needs values that were not sent.
     """
 
-    #: It is measured on the example's own values: :func:`weft.runtime.measure.stage_feeds.needs_numbers`.
+    #: Its cost is measured on the values of the example: :func:`weft.runtime.measure.stage_feeds.needs_numbers`.
     needs_numbers = True
 
     def __init__(self, traced: Traced, number: int, values: Sequence[str], inputs: Sequence[int],
                  gives: Sequence[str], plain: bool) -> None:
         super().__init__()
         self.number = number
-        model = copied(traced.model)
+        model = copy_of(traced.model)
         run = _StageRun(traced, number, model, tuple(values), tuple(inputs), tuple(gives))
         self.__dict__["run_"] = run
         if not plain:
@@ -63,14 +63,14 @@ class ModuleStage(nn.Module):
         self.train(model.training)
 
     def forward(self, *xs: Tensor) -> tuple[Tensor, ...]:
-        """The tensors of its outputs."""
+        """The stage's outputs."""
         run: Any = self._modules.get(RANDOM, self.__dict__["run_"])
-        found: tuple[Tensor, ...] = run(*xs)
-        return found
+        outputs: tuple[Tensor, ...] = run(*xs)
+        return outputs
 
     def train(self, mode: bool = True) -> ModuleStage:
-        """The whole model's code is run, so all of it changes its mode; submodules that the user has set to evaluation
-        stay so in training."""
+        """Set the mode of the whole model, as all of its code runs. Submodules that the user put into evaluation mode
+        keep it in training."""
         run: _StageRun | None = self.__dict__.get("run_")
         if run is not None and mode != run.training:
             run.set_training(mode)
@@ -91,7 +91,7 @@ def _put(root: nn.Module, path: str, what: nn.Module | nn.Parameter) -> None:
 
 
 class _StageRun:
-    """The repeated run of a stage."""
+    """A function that runs a stage's forward."""
 
     def __init__(self, traced: Traced, number: int, model: nn.Module, values: tuple[str, ...], inputs: tuple[int, ...],
                  gives: tuple[str, ...]) -> None:
@@ -100,8 +100,8 @@ class _StageRun:
         self.entry = traced.entries[number]
         self.next = traced.entries[number + 1].at if number + 1 < len(traced.entries) else None
         self.paths = {id(module): path for path, module in model.named_modules()}
-        self.imagined = Imagination()
-        self.held = {*self.entry.parameters, *(id(p) for path in self.entry.modules
+        self.fakes = FakeExecution()
+        self.readable = {*self.entry.parameters, *(id(p) for path in self.entry.modules
                                                for p in model.get_submodule(path).parameters())}
         self.training = model.training
         self._modes = {module: module.training for module in model.modules()}
@@ -119,28 +119,28 @@ class _StageRun:
         leaves = list(traced.in_leaves)
         for i, leaf in enumerate(leaves):
             if isinstance(leaf, Tensor):
-                looks = Boundary(tuple(leaf.shape), leaf.dtype)
-                leaves[i] = Ghost(self.imagined.tensor(looks, device), traced.inputs[i].name)
+                boundary = Boundary(tuple(leaf.shape), leaf.dtype)
+                leaves[i] = RemoteTensor(self.fakes.tensor(boundary, device), traced.inputs[i].name)
         for place, x in zip(self.inputs, xs[len(self.values):], strict=True):
             leaves[place] = x
         args, kwargs = tree_unflatten(leaves, traced.in_spec)
-        walk = _Walk(self, received, device)
-        with calls_seen(walk), walk:
+        forward = _StageForward(self, received, device)
+        with intercepted(forward), forward:
             try:
                 result = self.model(*args, **kwargs)
-            except _Left:
+            except _ForwardDone:
                 pass
             else:
-                walk.end(result)
-        return tuple(walk.given(name) for name in self.gives)
+                forward.end(result)
+        return tuple(forward.given(name) for name in self.gives)
 
 
-class _Left(BaseException):
-    """The next stage begins here: the forward is aborted."""
+class _ForwardDone(BaseException):
+    """Aborts the forward where the next stage begins."""
 
 
-class _Walk(TorchFunctionMode):
-    """One forward of a stage: earlier parts are imagined, its own part is run."""
+class _StageForward(TorchFunctionMode):
+    """One forward of a stage: code of earlier stages runs on fake tensors, that of the stage on real ones."""
 
     def __init__(self, run: _StageRun, received: Mapping[str, Tensor], device: torch.device) -> None:
         super().__init__()
@@ -152,12 +152,12 @@ class _Walk(TorchFunctionMode):
     # -- submodules ----------------------------------------------------------------------------------------------------
 
     def call(self, plain: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """See :class:`~weft.runtime.by_modules.calls.Watching`."""
+        """Run a submodule of this stage; return remote tensors for one of an earlier stage."""
         path = None if self.inside else self.run.paths.get(id(module))
         if path is None:
             return plain(module, *args, **kwargs)
         if path == self.run.next:
-            self._leave(path, args, kwargs)
+            self._stop(path, args, kwargs)
         if path == self.run.entry.at:
             self._enter(args, kwargs)
         if path in self.traced.through:
@@ -175,17 +175,17 @@ class _Walk(TorchFunctionMode):
             result = plain(module, *args, **kwargs)
         finally:
             self.inside = False
-        self._gave(path, name, result)
+        self._record_results(path, name, result)
         return result
 
     def _enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         leaves = tree_leaves((args, kwargs))
         for place, first in self.run.entry.arguments.items():
-            if place < len(leaves) and isinstance(leaf := leaves[place], Ghost) and leaf.__dict__["real_"] is None:
-                leaf.__dict__["real_"] = self.received[argument_name(str(self.run.entry.at), first)]
+            if place < len(leaves) and isinstance(x := leaves[place], RemoteTensor) and x.__dict__["real_"] is None:
+                x.__dict__["real_"] = self.received[argument_name(str(self.run.entry.at), first)]
         self.mine = True
 
-    def _leave(self, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _stop(self, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         entry = self.traced.entries[self.run.number + 1]
         leaves, spec = tree_flatten((args, kwargs))
         if not self.mine or spec != entry.spec:
@@ -194,10 +194,10 @@ class _Walk(TorchFunctionMode):
                                "batch where a stage begins")
         for first in dict.fromkeys(entry.arguments.values()):
             self.kept[argument_name(path, first)] = real(leaves[first])
-        raise _Left
+        raise _ForwardDone
 
     def _known(self, path: str, name: str) -> ModuleCall | None:
-        """The results of a call in the example; a further call counts as the first."""
+        """The results of a call in the example, or of the submodule's first call if this one is new."""
         return self.traced.calls.get(name, self.traced.calls.get(path))
 
     def _stub(self, path: str, name: str, module: Callable[..., Any], args: tuple[Any, ...],
@@ -207,16 +207,16 @@ class _Walk(TorchFunctionMode):
         if known is None:
             self.inside = True
             try:
-                leaves, spec = tree_flatten(self.run.imagined.run(module, args, kwargs))
+                leaves, spec = tree_flatten(self.run.fakes.run(module, args, kwargs))
             finally:
                 self.inside = False
-            return tree_unflatten([self._ghost(leaf, f"{name}.{i}") if isinstance(leaf, Tensor) else leaf
+            return tree_unflatten([self._remote(leaf, f"{name}.{i}") if isinstance(leaf, Tensor) else leaf
                                    for i, leaf in enumerate(leaves)], spec)
-        spec, looks = known
-        leaves = list(looks)
+        spec, boundaries = known
+        leaves = list(boundaries)
         for i, leaf in enumerate(leaves):
             if isinstance(leaf, Boundary):
-                leaves[i] = self._ghost(self.run.imagined.tensor(leaf, self.device), f"{name}.{i}")
+                leaves[i] = self._remote(self.run.fakes.tensor(leaf, self.device), f"{name}.{i}")
             elif leaf in (bool, int, float):
                 leaves[i] = leaf(self._number(f"{name}.{i}"))
         return tree_unflatten(leaves, spec)
@@ -227,19 +227,19 @@ class _Walk(TorchFunctionMode):
                                "the example: move what decides about it into a submodule")
         return self.received[name].item()
 
-    def _gave(self, path: str, name: str, result: Any) -> None:
-        """Keep the inputs of later stages; refuse results that they could not predict."""
+    def _record_results(self, path: str, name: str, result: Any) -> None:
+        """Keep the results that later stages need; refuse other shapes than in the example, which they assume."""
         leaves, spec = tree_flatten(result)
         known = self._known(path, name)
         for i, leaf in enumerate(leaves):
             if (own := f"{name}.{i}") in self.wanted:
                 self.kept[own] = leaf if isinstance(leaf, Tensor) else torch.tensor(leaf, device=self.device)
         if known is None:
-            return  # a later stage imagines its results
-        if spec != known.spec or any(_kind(leaf) != looks for leaf, looks in zip(leaves, known.leaves, strict=True)):
-            raise CaptureError(f"split: the submodule {path!r} gives {_told(leaves)} for a micro-batch, but gave "
-                               f"{_told(known.leaves)} in the example: what passes between submodules must always look "
-                               "the same")
+            return  # later stages run it on fake tensors
+        if spec != known.spec or any(_kind(leaf) != kind for leaf, kind in zip(leaves, known.leaves, strict=True)):
+            raise CaptureError(f"split: the submodule {path!r} gives {_described(leaves)} for a micro-batch, but gave "
+                               f"{_described(known.leaves)} in the example: what passes between submodules must always "
+                               "look the same")
 
     # -- torch's functions ---------------------------------------------------------------------------------------------
 
@@ -251,19 +251,19 @@ class _Walk(TorchFunctionMode):
         if function_name(func) in READS:
             return func(*numbers(args), **numbers(given))
         tensors = [leaf for leaf in tree_leaves((args, given)) if isinstance(leaf, Tensor)]
-        if not self.mine and (is_random(function_name(func)) or any(isinstance(leaf, Ghost | nn.Parameter)
+        if not self.mine and (is_random(function_name(func)) or any(isinstance(leaf, RemoteTensor | nn.Parameter)
                                                                     for leaf in tensors)):
-            return self._imagine(func, args, given, tensors)
-        if any(isinstance(leaf, Ghost) for leaf in tensors):
+            return self._run_fake(func, args, given, tensors)
+        if any(isinstance(leaf, RemoteTensor) for leaf in tensors):
             if function_name(func) == "__get__" and all(leaf.__dict__["real_"] is None for leaf in tensors
-                                                        if isinstance(leaf, Ghost)):
-                return self._imagine(func, args, given, tensors)  # its shape, while its numbers are not here
+                                                        if isinstance(leaf, RemoteTensor)):
+                return self._run_fake(func, args, given, tensors)  # a read of metadata needs no data
             args, given = real(args), real(given)
             tensors = [leaf for leaf in tree_leaves((args, given)) if isinstance(leaf, Tensor)]
         for leaf in tensors:
-            if isinstance(leaf, nn.Parameter) and leaf.requires_grad and id(leaf) not in self.run.held:
-                if not list(filter(torch.is_tensor, tree_leaves(looks := func(*args, **given)))):
-                    return looks  # its type or shape
+            if isinstance(leaf, nn.Parameter) and leaf.requires_grad and id(leaf) not in self.run.readable:
+                if not list(filter(torch.is_tensor, tree_leaves(result := func(*args, **given)))):
+                    return result  # metadata
                 raise CaptureError(f"split: stage {self.run.number} reads {self.traced.names.get(id(leaf))!r} at "
                                    f"{users_line()}, but in no micro-batch of the example, so that its gradient would "
                                    "be lost: give an example with a micro-batch that goes this way")
@@ -271,8 +271,8 @@ class _Walk(TorchFunctionMode):
 
     def _called(self, func: Callable[..., Any], call: Callable[[], Any], watched: Sequence[Tensor],
                 writes: Callable[[Any], int]) -> tuple[Any, list[int], list[Any], str]:
-        """The result of a ``call`` of ``func``; the places of tensors among its leaves, those of ``watched`` that it
-        wrote into (``writes`` counts that), and the name of what it made, "" if that is nothing."""
+        """The result of ``call``, a call of ``func``; the places of tensors among its leaves; the tensors of
+        ``watched`` whose count of ``writes`` changed; and the name of the call, "" without tensors and writes."""
         before = [writes(leaf) for leaf in watched]
         result = call()
         made = [i for i, leaf in enumerate(tree_leaves(result)) if isinstance(leaf, Tensor)]
@@ -286,36 +286,36 @@ class _Walk(TorchFunctionMode):
         for number, leaf in enumerate([leaves[i] for i in made] or written[:1]):
             if (own := f"{name}.{number}") in self.wanted:
                 self.kept[own] = leaf
-            if not self.mine and own in self.traced.ghostly:
-                leaves[made[number]] = self._ghost(self.run.imagined.like(leaf), own)
+            if not self.mine and own in self.traced.not_free:
+                leaves[made[number]] = self._remote(self.run.fakes.like(leaf), own)
         return result if self.mine or not name else tree_unflatten(leaves, spec)
 
-    def _imagine(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
+    def _run_fake(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
                  tensors: Sequence[Tensor]) -> Any:
-        ghosts = [leaf for leaf in tensors if isinstance(leaf, Ghost)]
-        result, made, written, name = self._called(func, lambda: self.run.imagined.run(func, args, kwargs), ghosts,
+        remotes = [leaf for leaf in tensors if isinstance(leaf, RemoteTensor)]
+        result, made, written, name = self._called(func, lambda: self.run.fakes.run(func, args, kwargs), remotes,
                                                    lambda leaf: int(leaf.__dict__["fake"]._version))
         leaves, spec = tree_flatten(result)
         if written and not made:
             self._rename(written[0], f"{name}.0")
         for number, i in enumerate(made):
             own, fake = f"{name}.{number}", leaves[i]
-            same = next((leaf for leaf in ghosts if leaf.__dict__["fake"] is fake), written[0] if written else None)
+            same = next((leaf for leaf in remotes if leaf.__dict__["fake"] is fake), written[0] if written else None)
             if same is not None:
                 self._rename(same, own)
                 leaves[i] = same
             else:
-                leaves[i] = self._ghost(self.run.imagined.like(fake), own)
+                leaves[i] = self._remote(self.run.fakes.like(fake), own)
         return tree_unflatten(leaves, spec) if made else result
 
-    def _ghost(self, fake: Tensor, name: str) -> Ghost:
-        return Ghost(fake, name, self.received.get(name))
+    def _remote(self, fake: Tensor, name: str) -> RemoteTensor:
+        return RemoteTensor(fake, name, self.received.get(name))
 
-    def _rename(self, ghost: Ghost, name: str) -> None:
-        ghost.__dict__.update(name_=name, real_=self.received.get(name))
+    def _rename(self, remote: RemoteTensor, name: str) -> None:
+        remote.__dict__.update(name_=name, real_=self.received.get(name))
 
     def end(self, result: Any) -> None:
-        """At the end of the forward, keep its results."""
+        """Keep the model's results at the end of the forward."""
         if self.run.next is not None or not self.mine:
             raise CaptureError(f"split: the submodule {self.run.next or self.run.entry.at!r} is not called for a "
                                "micro-batch, though it was in the example: each must be in every forward")
@@ -332,11 +332,11 @@ class _Walk(TorchFunctionMode):
                                    "example: return a tensor")
 
     def given(self, name: str) -> Tensor:
-        """The stage's output ``name``: zeros if this micro-batch took a path on which it is not read."""
+        """The stage's output ``name``; zeros if this micro-batch's path did not compute it."""
         if name in self.kept:
             return self.kept[name]
-        looks = self.traced.looks[name]
-        return torch.zeros(looks.known, dtype=looks.dtype, device=self.device)
+        boundary = self.traced.boundaries[name]
+        return torch.zeros(boundary.known, dtype=boundary.dtype, device=self.device)
 
 
 def _kind(leaf: Any) -> Any:
@@ -345,6 +345,6 @@ def _kind(leaf: Any) -> Any:
     return type(leaf) if isinstance(leaf, bool | int | float) else leaf
 
 
-def _told(leaves: Sequence[Any]) -> str:
+def _described(leaves: Sequence[Any]) -> str:
     shown = tree_map(lambda leaf: str(tuple(leaf.shape)) if isinstance(leaf, Tensor | Boundary) else str(leaf), leaves)
     return ", ".join(shown)[:120] or "nothing"

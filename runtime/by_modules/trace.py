@@ -1,10 +1,10 @@
-"""One intercepted run of a model: finds the values that must pass between stages that begin at submodules.
+"""A trace of a model's run: it finds the values that must pass between stages that begin at submodules.
 
-Each submodule with parameters is run by one stage, whole; those that contain a cut, and those without parameters, are
-run by every stage, as is the model's own code. A value is *free* if it is made from inputs, buffers and constants
-alone: every stage that needs it recomputes it. All others belong to the stage that was running when they were made, and
-are sent to each later stage that reads them: that passes them to its own submodule, computes with them, returns them,
-or exposes their numbers to Python (``if h.mean() > 0``, ``.item()``), which all later stages do too.
+A submodule with parameters runs in one stage. Submodules that contain a cut or have no parameters run in every stage,
+as does the model's own code. A value is *free* if it depends only on inputs, buffers and constants: every stage that
+needs it recomputes it. Any other value belongs to the stage that computed it, and is sent to each later stage that
+reads it: passes it to its own submodule, computes with it, returns it, or passes its data to Python (``if h.mean() >
+0``, ``.item()``), which all later stages then do too.
 """
 
 from __future__ import annotations
@@ -22,48 +22,48 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from weft.runtime.by_modules.calls import (
     READS,
     ValueNames,
-    calls_seen,
-    copied,
+    copy_of,
     function_name,
+    intercepted,
     is_random,
     users_line,
     version,
 )
 from weft.runtime.by_modules.traced import ModuleCall, StageEntry, TensorName, Traced, argument_name, merged
 from weft.runtime.captured.captured import CaptureError
+from weft.runtime.captured.errors import raised_at
 from weft.runtime.captured.inputs.batch_dims import leaves_of
-from weft.runtime.captured.looks import untouched
-from weft.runtime.captured.told import raised_at
+from weft.runtime.captured.metadata_reads import preserved_state
 from weft.runtime.interface.training import Boundary
 
-#: How often a trace is restarted, when a tensor that seemed free turns out to be written to.
-AGAIN = 10
-#: The number of micro-batches of an example that are traced.
+#: The most restarts of a trace: a tensor assumed to be free was written to.
+MAX_RESTARTS = 10
+#: The most micro-batches of an example that are traced.
 EXAMPLES = 8
-#: Results of a submodule beside tensors: values that are the same in each call, and numbers, which are sent.
-FIXED, NUMBERS = (str, bytes, torch.dtype, torch.device, type(None)), (bool, int, float)
+#: Types of non-tensor results of a submodule: constants, equal in each call, and numbers, sent as these dtypes.
+FIXED = (str, bytes, torch.dtype, torch.device, type(None))
+NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64}
 
 
 def trace(model: nn.Module, examples: Sequence[tuple[Sequence[Any], Mapping[str, Any]]],
           split: Sequence[str]) -> Traced:
-    """``model`` as called with each of ``examples``, the arguments of a micro-batch, by position and by name, cut
-    before the call of each submodule named in ``split``. Python may take different paths for them: the values that any
-    of them needs are sent.
+    """The trace of ``model`` on ``examples``, each the ``(args, kwargs)`` of a micro-batch, cut before the call of each
+    submodule named in ``split``. Paths through the model may differ: a value that any of them needs is sent.
 
     Raises :class:`~weft.runtime.captured.captured.CaptureError` for names that are not submodules called once, and for
     values that cannot be sent.
     """
     _require_split(model, split)
-    ghostly: set[str] = set()
-    for _ in range(AGAIN):
-        found: list[Traced] = []
+    not_free: set[str] = set()
+    for _ in range(MAX_RESTARTS):
+        traces: list[Traced] = []
         try:
             for args, kwargs in examples[:EXAMPLES]:
-                watched = _Trace(copied(model), split, ghostly)
-                found.append(watched.run(model, tuple(args), dict(kwargs)))
-            return merged(found)
-        except _Again:
-            ghostly |= watched.ghostly
+                watched = _Trace(copy_of(model), split, not_free)
+                traces.append(watched.run(model, tuple(args), dict(kwargs)))
+            return merged(traces)
+        except _Restart:
+            not_free |= watched.not_free
     raise CaptureError("split: tensors are written to again and again between submodules: move that into one")
 
 
@@ -74,7 +74,7 @@ class _Value(NamedTuple):
     input: int | None = None
 
 
-class _Again(BaseException):
+class _Restart(BaseException):
     pass
 
 
@@ -95,11 +95,11 @@ def _require_split(model: nn.Module, split: Sequence[str]) -> None:
 
 
 class _Trace(TorchFunctionMode):
-    """The run, as all stages would make it one after another."""
+    """A run of the whole model, with a record of the stage that computes and reads each value."""
 
-    def __init__(self, model: nn.Module, split: Sequence[str], ghostly: set[str]) -> None:
+    def __init__(self, model: nn.Module, split: Sequence[str], not_free: set[str]) -> None:
         super().__init__()
-        self.model, self.split, self.ghostly, self.known = model, split, set[str](), frozenset(ghostly)
+        self.model, self.split, self.not_free, self.known = model, split, set[str](), frozenset(not_free)
         self.paths = {id(module): path for path, module in model.named_modules()}
         self.cuts = {self.paths[id(model.get_submodule(name))]: name for name in split}
         around = {id(model.get_submodule(above)) for path, module in model.named_modules(remove_duplicate=False)
@@ -111,11 +111,11 @@ class _Trace(TorchFunctionMode):
         self.counts, self.inside = ValueNames(), False
         self.values: dict[int, tuple[Tensor, _Value]] = {}  # the tensor too, so that its id is not reused
         self.calls: dict[str, ModuleCall] = {}
-        self.looks: dict[str, Boundary] = {}
-        self.reads: list[tuple[int, _Value]] = []  # by Python, with the stage
-        self.free_reads: list[tuple[int, int]] = []  # of an input by code that every stage runs, with the first stage
-        self.changed: dict[str, int] = {}  # by a later stage than its maker
-        self.arguments: set[int] = set()  # of the submodule that begins this stage
+        self.boundaries: dict[str, Boundary] = {}
+        self.reads: list[tuple[int, _Value]] = []  # stage, value: reads by Python
+        self.free_reads: list[tuple[int, int]] = []  # first stage, input: reads by code that every stage runs
+        self.changed: dict[str, int] = {}  # the stage that wrote into a value of an earlier stage
+        self.arguments: set[int] = set()  # ids of tensor arguments of the submodule that begins this stage
 
     @property
     def stage(self) -> int:
@@ -123,19 +123,19 @@ class _Trace(TorchFunctionMode):
 
     def run(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
         leaves, in_spec = tree_flatten((args, kwargs))
-        leaves = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]  # a repeat counts twice
+        leaves = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]  # so that ids are unique
         args, kwargs = tree_unflatten(leaves, in_spec)
         inputs = leaves_of(model, args, kwargs)
         for i, leaf in enumerate(leaves):
             if isinstance(leaf, Tensor):
                 self.values[id(leaf)] = leaf, _Value(inputs[i].name, 0, True, i)
         python = random.getstate()
-        with untouched(model), torch.no_grad(), calls_seen(self), self:
+        with preserved_state(model), torch.no_grad(), intercepted(self), self:
             try:
                 result = self.model(*args, **kwargs)
-            except (CaptureError, _Again):
+            except (CaptureError, _Restart):
                 raise
-            except Exception as error:  # of the user's own code
+            except Exception as error:  # the user's code may raise anything
                 raise CaptureError(f"split: {type(model).__name__} cannot be run on the example: {raised_at(error)}"
                                    ) from error
         if random.getstate() != python:
@@ -146,7 +146,7 @@ class _Trace(TorchFunctionMode):
                 raise CaptureError(f"split names {name!r}, which is not called in the example: name a submodule that "
                                    "is, once in each forward")
         leaves_out, out_spec = tree_flatten(result)
-        self._use([leaf for leaf in leaves_out if isinstance(leaf, Tensor)])
+        self._record_reads([leaf for leaf in leaves_out if isinstance(leaf, Tensor)])
         self._spread_reads()
         for leaf in leaves_out:
             if not isinstance(leaf, (Tensor, *FIXED, *NUMBERS)):
@@ -162,13 +162,13 @@ class _Trace(TorchFunctionMode):
             names.setdefault(id(tensor), name)
         crossing = {name for entry in self.entries for name in entry.values}
         return Traced(model, names, in_spec, out_spec, inputs, tuple(leaves), tuple(self.entries), self.calls,
-                      {name: looks for name, looks in self.looks.items() if name in crossing or "@" in name}, results,
+                      {name: own for name, own in self.boundaries.items() if name in crossing or "@" in name}, results,
                       self.through, self.known)
 
     # -- submodules ----------------------------------------------------------------------------------------------------
 
     def call(self, plain: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """See :class:`~weft.runtime.by_modules.calls.Watching`."""
+        """See :class:`~weft.runtime.by_modules.calls.Interceptor`."""
         path = self.paths.get(id(module))
         if path is None or self.inside:
             return plain(module, *args, **kwargs)
@@ -177,7 +177,7 @@ class _Trace(TorchFunctionMode):
         if path in self.through:
             return plain(module, *args, **kwargs)
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        self._use(given)
+        self._record_reads(given)
         before = [version(leaf) for leaf in given]
         name = self.counts.next(path)
         self.inside = True
@@ -185,9 +185,9 @@ class _Trace(TorchFunctionMode):
             result = plain(module, *args, **kwargs)
         finally:
             self.inside = False
-        self._wrote([leaf for leaf, was in zip(given, before, strict=True) if version(leaf) != was], path)
+        self._record_writes([leaf for leaf, was in zip(given, before, strict=True) if version(leaf) != was], path)
         self.entries[-1].modules.setdefault(path, module)
-        self._gave(name, path, result)
+        self._record_results(name, path, result)
         return result
 
     def _enter(self, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -203,9 +203,9 @@ class _Trace(TorchFunctionMode):
             if value is not None and not value.free and value.stage == self.stage - 1:
                 entry.arguments[i] = first.setdefault(id(leaf), i)
                 self.arguments.add(id(leaf))
-                self.looks[argument_name(path, first[id(leaf)])] = _looks(leaf)
+                self.boundaries[argument_name(path, first[id(leaf)])] = _boundary(leaf)
 
-    def _gave(self, name: str, path: str, result: Any) -> None:
+    def _record_results(self, name: str, path: str, result: Any) -> None:
         leaves, spec = tree_flatten(result)
         found: list[Any] = []
         for i, leaf in enumerate(leaves):
@@ -214,10 +214,10 @@ class _Trace(TorchFunctionMode):
                 if id(leaf) in self.names and isinstance(leaf, nn.Parameter):
                     raise CaptureError(f"split: the submodule {path!r} returns its own parameter, which cannot be "
                                        "sent: return a clone of it")
-                self._make(leaf, own, free=False)
-                found.append(self.looks[own])
-            elif isinstance(leaf, NUMBERS):
-                self.looks[own] = Boundary((), {bool: torch.bool, int: torch.int64, float: torch.float64}[type(leaf)])
+                self._record(leaf, own, free=False)
+                found.append(self.boundaries[own])
+            elif isinstance(leaf, tuple(NUMBERS)):
+                self.boundaries[own] = Boundary((), NUMBERS[type(leaf)])
                 self.reads.append((self.stage, _Value(own, self.stage, False)))
                 found.append(type(leaf))
             elif isinstance(leaf, FIXED):
@@ -245,15 +245,15 @@ class _Trace(TorchFunctionMode):
         if function_name(func) in READS:
             self._read(tensors)
         elif made or written:
-            self._use(tensors, free)
+            self._record_reads(tensors, free)
             self._function(function_name(func), made, written, free)
         return result
 
-    def _function(self, maker: str, made: Sequence[Tensor], written: Sequence[Tensor], free: bool) -> None:
-        name = self.counts.next(f"{maker}()")
-        self._wrote(written, maker, free)
+    def _function(self, producer: str, made: Sequence[Tensor], written: Sequence[Tensor], free: bool) -> None:
+        name = self.counts.next(f"{producer}()")
+        self._record_writes(written, producer, free)
         for i, leaf in enumerate(made or written[:1]):
-            self._make(leaf, f"{name}.{i}", free)
+            self._record(leaf, f"{name}.{i}", free)
 
     def _read(self, tensors: Sequence[Tensor]) -> None:
         for leaf in tensors:
@@ -275,13 +275,13 @@ class _Trace(TorchFunctionMode):
             return _Value(self.names.get(id(leaf), "a parameter"), self.stage, False)
         return _Value("a constant", 0, True)
 
-    def _make(self, leaf: Tensor, name: str, free: bool) -> None:
+    def _record(self, leaf: Tensor, name: str, free: bool) -> None:
         free = free and name not in self.known
         self.values[id(leaf)] = leaf, _Value(name, self.stage, free)
-        self.looks[name] = _looks(leaf)
+        self.boundaries[name] = _boundary(leaf)
 
-    def _use(self, tensors: Sequence[Tensor], free: bool = False) -> None:
-        """Record that this stage reads them; with ``free``, so does each later one."""
+    def _record_reads(self, tensors: Sequence[Tensor], free: bool = False) -> None:
+        """Record reads by this stage; with ``free``, each later stage reads the inputs too."""
         entry = self.entries[-1]
         for leaf in tensors:
             value = self._value(leaf)
@@ -297,7 +297,7 @@ class _Trace(TorchFunctionMode):
                                        f"{self.changed[value.name]} has written into it in place: write x = f(x) there")
                 entry.values[value.name] = value.stage
 
-    def _wrote(self, written: Sequence[Tensor], by: str, free: bool = False) -> None:
+    def _record_writes(self, written: Sequence[Tensor], by: str, free: bool = False) -> None:
         for leaf in written:
             value = self._value(leaf)
             if value.input is not None:
@@ -311,9 +311,9 @@ class _Trace(TorchFunctionMode):
                     raise CaptureError(f"split: {by!r} writes into a tensor that is not made in the forward "
                                        f"({users_line()}): make it there")
                 storage = leaf.untyped_storage()._cdata
-                self.ghostly |= {other.name for tensor, other in self.values.values()
+                self.not_free |= {other.name for tensor, other in self.values.values()
                                  if other.free and tensor.untyped_storage()._cdata == storage}
-                raise _Again
+                raise _Restart
             if not value.free and value.stage < self.stage:
                 self.changed[value.name] = self.stage
                 self.entries[-1].copies.add(value.name)
@@ -321,7 +321,7 @@ class _Trace(TorchFunctionMode):
                     argument_name(str(self.entries[-1].at), i) for i in set(self.entries[-1].arguments.values()))
 
     def _spread_reads(self) -> None:
-        """Add values that Python reads to all later stages."""
+        """Add values that Python reads to the inputs of all later stages."""
         for s, value in self.reads:
             for entry in self.entries[max(s, value.stage + 1):]:
                 entry.values[value.name] = value.stage
@@ -336,5 +336,5 @@ def _above(path: str) -> list[str]:
     return [".".join(steps[:i]) for i in range(len(steps))]
 
 
-def _looks(leaf: Tensor) -> Boundary:
+def _boundary(leaf: Tensor) -> Boundary:
     return Boundary(tuple(leaf.shape), leaf.dtype)

@@ -1,10 +1,10 @@
 """A captured model cut into stages: one module each, and the values that pass between them.
 
-A cut is a place in the list of operators: the operators before it are in one stage, those from it on in the next. A
-value that a later stage reads becomes a port between the two, however many stages lie between; free values
-(:mod:`~weft.runtime.captured.purity`) are recomputed where they are read instead; results taken out of a tuple belong
-to the stage that makes the tuple. A stage has the parameters, buffers and constants that it reads, under the model's
-own names, and they are the model's own objects. A parameter that several stages read is a tie.
+A cut is a place in the list of operators: operators before it are in one stage, the others in the next. A value that a
+later stage reads becomes a port between the two stages, adjacent or not. Free values
+(:mod:`~weft.runtime.captured.purity`) are recomputed where they are read. Items of a tuple belong to the stage that
+produces the tuple. A stage has the parameters, buffers and constants that it reads: the model's own objects, under the
+model's names. A parameter that several stages read is tied.
 
 Operators on weights become layers again (:mod:`~weft.runtime.captured.operators.layers`), so that a split backward can
 defer their weight gradients. Random operators get their own seeds (:mod:`~weft.runtime.train.moment`).
@@ -33,7 +33,7 @@ from weft.runtime.train.moment import Seeded
 
 #: Prefix of the names of a stage's data inputs.
 BATCH = "batch."
-#: The submodule of a stage with the layers made from operators.
+#: The name of a stage's submodule that contains the layers made from operators.
 OPERATORS = "weft_operators"
 #: The key in a stage's node metadata of its node in the captured graph.
 OPERATOR = "weft_operator"
@@ -41,27 +41,27 @@ OPERATOR = "weft_operator"
 
 @dataclass(frozen=True)
 class Crossing:
-    """The values that would pass between two stages at one place, and whether a cut may be there."""
+    """The values that a cut at one place would send. ``refused``: the in-place operator that forbids the cut, if any.
+    """
 
     values: tuple[Node, ...]
     refused: Node | None
 
     @property
     def size(self) -> int:
-        """Bytes sent one way."""
-        return sum(looks.numel() * looks.element_size() for node in self.values
-                   if (looks := tensors(node)) is not None)
+        """Bytes sent in one direction."""
+        return sum(fake.numel() * fake.element_size() for node in self.values if (fake := tensors(node)) is not None)
 
 
 def crossings(captured: Captured, purity: Purity) -> list[Crossing]:
-    """The crossing at each place: before each operator."""
+    """The crossing at each place; place i is before operator i."""
     forbidden, count = purity.forbidden(), len(captured.calls)
     last: dict[Node, int] = {}
     first: dict[Node, int] = {}
     for node in captured.calls:
         if node in purity.free:
             continue
-        first[node] = purity.place[_giver(node)]
+        first[node] = purity.place[_producer(node)]
         for user in _users(node, purity):
             last[node] = max(last.get(node, 0), count if user.op == "output" else purity.place[user])
     return [Crossing(tuple(node for node, end in last.items() if first[node] < place <= end
@@ -70,9 +70,9 @@ def crossings(captured: Captured, purity: Purity) -> list[Crossing]:
 
 
 class CapturedCut:
-    """``captured`` cut at ``places``, ascending: the numbers of the first operators of stages.
+    """``captured`` cut at ``places``: the ascending numbers of the first operators of stages.
 
-    Raises :class:`~weft.runtime.captured.captured.CaptureError` for a place where no cut is allowed.
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` for a place where a cut is forbidden.
     """
 
     def __init__(self, captured: Captured, places: Sequence[int], purity: Purity | None = None) -> None:
@@ -81,8 +81,8 @@ class CapturedCut:
         self._require_places()
         self.count = len(self.places) + 1
         self.stage = {node: self._stage(node) for node in captured.calls if node not in self.purity.free}
-        self.takes: dict[int, list[Node]] = {s: [] for s in range(self.count)}  # values of other stages
-        self.data: dict[int, list[Node]] = {s: [] for s in range(self.count)}  # inputs
+        self.takes: dict[int, list[Node]] = {s: [] for s in range(self.count)}  # received from other stages
+        self.data: dict[int, list[Node]] = {s: [] for s in range(self.count)}  # the model's inputs
         for s in range(self.count):
             self._enter(s)
         self.given: dict[int, list[Node]] = {s: [] for s in range(self.count)}
@@ -102,14 +102,14 @@ class CapturedCut:
         return tuple(tuple(p for p in each.values() if p.requires_grad) for each in found)
 
     def tensors(self, s: int) -> list[Tensor]:
-        """The parameters, buffers and constants that stage ``s`` reads, each once."""
+        """The parameters, buffers and constants that stage ``s`` reads, without duplicates."""
         read = [self.captured.attribute(node) for node in self._wanted(s) if node.op == "get_attr"]
         return list({id(value): value for value in read if isinstance(value, Tensor)}.values())
 
     def stages(self, only: Sequence[int] | None = None, plain: bool = False, seeded: bool = False
                ) -> StageModules[GraphModule]:
-        """The modules of all stages, or of those in ``only``; ports and boundaries are those of all. ``plain``: the
-        operators as captured, without layers, without seeds (unless ``seeded``), and without treatment."""
+        """The modules of all stages, or of those in ``only``, with the ports and boundaries of all. ``plain``: the
+        operators as captured, without layers, treatment and (unless ``seeded``) seeds."""
         ports, boundaries = {}, {}
         for s in range(self.count):
             gives = self._gives(s)
@@ -141,21 +141,21 @@ class CapturedCut:
         return frozenset.intersection(*sets or [frozenset()]), frozenset().union(*sets)
 
     def ties(self) -> list[dict[int, str]]:
-        """The trained parameters that several stages read: by stage, its name in the module."""
-        held: dict[int, dict[int, str]] = {}
+        """The trained parameters that several stages read: for each, its name in the stage's module, by stage."""
+        readers: dict[int, dict[int, str]] = {}
         for s, parameters in enumerate(self.parameters):
             for parameter in parameters:
                 name = self.captured.name_of(parameter)
                 assert name is not None
-                held.setdefault(id(parameter), {})[s] = graph_name(name)
-        return [names for names in held.values() if len(names) > 1]
+                readers.setdefault(id(parameter), {})[s] = graph_name(name)
+        return [names for names in readers.values() if len(names) > 1]
 
     def spans(self) -> tuple[tuple[str, str], ...]:
         """The first and the last operator of each stage."""
         calls = self.captured.calls
         return tuple((calls[a].name, calls[b - 1].name) for a, b in pairwise((0, *self.places, len(calls))))
 
-    # -- which operators -----------------------------------------------------------------------------------------------
+    # -- operators of stages -------------------------------------------------------------------------------------------
 
     def _require_places(self) -> None:
         count, forbidden = len(self.captured.calls), self.purity.forbidden()
@@ -170,7 +170,7 @@ class CapturedCut:
                                    "x = f(x) in the model")
 
     def _stage(self, node: Node) -> int:
-        return bisect_right(self.places, self.purity.place[_giver(node)])
+        return bisect_right(self.places, self.purity.place[_producer(node)])
 
     def _wanted(self, s: int) -> list[Node]:
         """All nodes that stage ``s`` computes or reads, in the graph's order."""
@@ -181,7 +181,7 @@ class CapturedCut:
         while waiting:
             node = waiting.pop()
             if node in self.stage and self.stage[node] != s:
-                continue  # comes through a port
+                continue  # received through a port
             for arg in node.all_input_nodes:
                 if arg not in wanted:
                     wanted.add(arg)
@@ -203,7 +203,7 @@ class CapturedCut:
                 self.takes[s].append(node)
 
     def _gives(self, s: int) -> list[Node]:
-        """The values that stage ``s`` gives: those that others take, and of the last stage the results."""
+        """The outputs of stage ``s``: values that other stages take; the model's results for the last stage."""
         if s < self.count - 1:
             return self.given[s]
         return list(dict.fromkeys(leaf for leaf in self.captured.results if isinstance(leaf, Node)))
@@ -223,8 +223,8 @@ class CapturedCut:
             if node in env or node.op == "placeholder" or node in layers.absorbed:
                 continue
             if node.op == "get_attr":
-                env[node] = graph.get_attr(self._put(root, node))  # under its own name, for any reader
-            elif (layer := layers.found.get(node)) is not None:
+                env[node] = graph.get_attr(self._put(root, node))
+            elif (layer := layers.layers.get(node)) is not None:
                 operators.add_module(node.name, node.target.around(layer.module) if isinstance(
                     node.target, UnderAutocast) else layer.module)
                 env[node] = graph.call_module(f"{OPERATORS}.{node.name}", tuple(env[x] for x in layer.xs))
@@ -239,14 +239,14 @@ class CapturedCut:
         graph.output(tuple(env[node] for node in self._gives(s)))
         for read in graph.find_nodes(op="get_attr"):
             if not read.users:
-                graph.erase_node(read)  # layers hold it
+                graph.erase_node(read)  # layers contain it
         module = GraphModule(root, graph, class_name=f"Stage{s}")
         self._name(module, root)
         module.train(self.captured.model.training)
         return module
 
     def _put(self, root: nn.Module, node: Node) -> str:
-        """Put the tensor of ``node`` into ``root``, under the model's own name, adapted to a graph; returns that."""
+        """Register the tensor of ``node`` in ``root`` under the model's name as adapted to graphs; returns the name."""
         value = self.captured.attribute(node)
         own = self.captured.name_of(value) if isinstance(value, Tensor) else None
         name = str(node.target) if own is None else graph_name(own)
@@ -254,8 +254,8 @@ class CapturedCut:
         return name
 
     def _name(self, module: nn.Module, root: nn.Module) -> None:
-        """Give ``module`` all tensors of ``root`` under the model's names, before those of operators; and the types of
-        the modules that held them."""
+        """Register all tensors of ``root`` in ``module`` under the model's names, before those of operators; submodules
+        get the class names of the model's modules."""
         own = module._modules.pop(OPERATORS, None)
         for name, parameter in root.named_parameters(remove_duplicate=False):
             if not name.startswith(OPERATORS + "."):
@@ -269,7 +269,7 @@ class CapturedCut:
 
 
 def register(root: nn.Module, name: str, value: Any) -> None:
-    """Register ``value`` in ``root`` under ``name``, which may be a path, unless it is there."""
+    """Register ``value`` in ``root`` under ``name``, which may be a dotted path, unless the name exists."""
     path, _, leaf = name.rpartition(".")
     for step in path.split(".") if path else ():
         if not hasattr(root, step):
@@ -286,18 +286,18 @@ def register(root: nn.Module, name: str, value: Any) -> None:
 
 
 def _boundary(node: Node) -> Boundary:
-    looks = tensors(node)
-    assert looks is not None
-    return Boundary(tuple(looks.shape), looks.dtype)
+    fake = tensors(node)
+    assert fake is not None
+    return Boundary(tuple(fake.shape), fake.dtype)
 
 
-def _giver(node: Node) -> Node:
-    """The operator whose stage ``node`` belongs to."""
+def _producer(node: Node) -> Node:
+    """The operator that ``node`` selects a result of, otherwise ``node``: both are in one stage."""
     while is_item(node) and isinstance(node.args[0], Node) and node.args[0].op.startswith("call"):
         node = node.args[0]
     return node
 
 
 def _users(node: Node, purity: Purity) -> list[Node]:
-    """The operators that read ``node``, directly or through results taken from it."""
+    """The non-free operators that read ``node``. Items of it count separately."""
     return [user for user in node.users if user not in purity.free and not is_item(user)]

@@ -1,12 +1,11 @@
-"""A cut model, however it was cut: its interface for the rest of a pipeline.
+"""The interface of a cut model, captured or run by its modules, and one rank's training and evaluation of it.
 
-One rank's training of a cut model: the executor's :class:`~weft.runtime.interface.training.Training`, with the loss
-behind the last stage.
+A rank trains its stages as an executor's :class:`~weft.runtime.interface.training.Training`, with the loss appended to
+the last stage.
 
-A stage's graph in evaluation: without dropout, with fixed running statistics.
-
-A captured graph is that of one mode of the model: ``self.training`` has become a constant argument of operators. Here
-these arguments are changed, so that training and evaluation run stages cut at the same places, on the same parameters.
+A captured graph has the mode of the model (``self.training``) as constant arguments of operators. For evaluation these
+arguments are changed: no dropout, fixed running statistics. So training and evaluation have the same cuts and the same
+parameters.
 """
 
 from __future__ import annotations
@@ -20,23 +19,23 @@ from torch.fx import GraphModule, Node
 from torch.utils._pytree import TreeSpec, tree_unflatten
 
 from weft.runtime.captured.captured import CaptureError
-from weft.runtime.captured.looks import attribute_of
 from weft.runtime.captured.loss import LOSS, TARGET, LossStage, own_loss
+from weft.runtime.captured.metadata_reads import attribute_of
 from weft.runtime.interface.training import Boundary, Loss, Ports, Training
 
 M = TypeVar("M", bound=nn.Module, covariant=True)
 
 
 class InputLeaf(Protocol):
-    """A leaf of the arguments that a model is called with."""
+    """A leaf of the arguments of a model."""
 
     @property
     def name(self) -> str:
-        """Its name: in a batch, behind :data:`~weft.runtime.captured.cut.BATCH`."""
+        """Its name; in a batch, with the prefix :data:`~weft.runtime.captured.cut.BATCH`."""
 
 
 class KnownModel(Protocol):
-    """A model whose computation is known, by an export or by a run."""
+    """A model whose computation has been recorded, by an export or by a run."""
 
     @property
     def model(self) -> nn.Module:
@@ -63,9 +62,10 @@ class KnownModel(Protocol):
 
 @dataclass(frozen=True)
 class StageModules(Generic[M]):
-    """The stages of a cut: ``modules`` by number (the requested ones), ``ports`` of all, the shape and type of every
-    value that passes, and the model's ``results``: names of values (``str``), and non-tensors; the last stage gives, or
-    takes and gives, the values. ``untrained``: the values that depend on no trained parameter."""
+    """The stages of a cut. ``modules``: the requested ones, by number. ``ports``: of all stages. ``boundaries``: shape
+    and dtype of every value between stages, by name. ``results``: the leaves of the model's result, names of values
+    (``str``) and non-tensors; the last stage outputs these values. ``untrained``: values between stages that depend on
+    no trained parameter."""
 
     modules: Mapping[int, M]
     ports: Mapping[int, Ports]
@@ -90,31 +90,32 @@ class ModelDivision(Protocol):
         """The trained parameters that each stage reads."""
 
     def stages(self, only: Sequence[int] | None = None, plain: bool = False) -> StageModules[nn.Module]:
-        """The stages, or the modules of those in ``only``; ``plain``: as in the model's own code, with random numbers
-        without seeds."""
+        """The stages, with the modules of all or of those in ``only``. ``plain``: operators as in the model's code, and
+        random numbers of torch's generator."""
 
     def tensors(self, s: int) -> list[Tensor]:
         """The parameters, buffers and constants that stage ``s`` reads."""
 
     def doubtful(self, results: Collection[str]) -> tuple[frozenset[str], frozenset[str]]:
-        """The values between stages on which none of the model's ``results`` depends, and those on which not every one
-        is known to: they may have no gradient where one of these is the loss, or the loss is of them."""
+        """Two sets of values between stages: those on which none of ``results`` depends, and those on which not all of
+        ``results`` are known to depend. Where the loss depends on ``results`` alone, the first have no gradient, and
+        the second may have none."""
 
     def ties(self) -> list[dict[int, str]]:
-        """Parameters of several stages: by stage, the name in its module."""
+        """The parameters of several stages: for each, its name in the stage's module, by stage."""
 
     def spans(self) -> tuple[tuple[str, str], ...]:
         """The first and the last operator, or submodule, of each stage."""
 
 
-#: Prefix of the names of the model's results without a loss.
+#: Prefix of the names of the model's results in evaluation.
 RESULT = "result."
 
 
 @dataclass
 class Data:
-    """The tensors of the current batch, by micro-batch and name; ``first``: the number of the first one, where other
-    copies of the plan have earlier ones."""
+    """The tensors of the current batch, by micro-batch and name. ``first``: the number of the first micro-batch: with
+    several replicas of the plan, earlier ones belong to other replicas."""
 
     micro_batches: Sequence[Mapping[str, Tensor]] = ()
     first: int = 0
@@ -126,8 +127,8 @@ class Data:
 
 @dataclass(frozen=True)
 class Goal:
-    """The training objective: ``loss`` of the model's result and a target, with the structure ``target``; without a
-    loss, the model's own. Random operators draw from ``seed``."""
+    """The training objective: ``loss`` of the model's result and a target with the structure ``target``; ``None``: the
+    loss that the model computes itself. Random operators draw from ``seed``."""
 
     loss: Callable[..., Loss] | None
     target: TreeSpec | None
@@ -135,41 +136,42 @@ class Goal:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The leaves of the target."""
+        """The names of the leaves of the target."""
         return tuple(f"{TARGET}{i}" for i in range(0 if self.target is None else self.target.num_leaves))
 
 
 def training_of(cut: ModelDivision, only: Sequence[int], goal: Goal, data: Data, evaluating: bool = False) -> Training:
-    """The stages in ``only`` of ``cut``, whose loss is a value of the last one."""
-    found, last = cut.stages(only, plain=evaluating), cut.count - 1
+    """The training of the stages in ``only`` of ``cut``; the last stage outputs the loss. ``evaluating``: the stages in
+    evaluation mode."""
+    stages, last = cut.stages(only, plain=evaluating), cut.count - 1
     modules: dict[int, nn.Module] = {s: evaluated(module) if evaluating else module
-                                     for s, module in found.modules.items()}
+                                     for s, module in stages.modules.items()}
     prefix = dict.fromkeys(range(cut.count), "")
     prefix[last] = "stage."
     if last in modules:
-        modules[last] = LossStage(modules[last], cut.captured.out_spec, found.results, goal.loss, goal.target)
-    ports = dict(found.ports)
+        modules[last] = LossStage(modules[last], cut.captured.out_spec, stages.results, goal.loss, goal.target)
+    ports = dict(stages.ports)
     ports[last] = Ports((*ports[last].takes, *goal.names), (LOSS,))
     ties = [{s: prefix[s] + name for s, name in tie.items()} for tie in cut.ties()]
-    lost, doubtful = cut.doubtful([own_loss(found.results, cut.captured.out_spec)] if goal.loss is None else [
-        leaf for leaf in found.results if isinstance(leaf, str)])
-    # A stage that gives nothing else has a backward in the plan.
-    lost = frozenset(value for _, gives in found.ports.values() for value in {*gives} & lost
-                     if {*gives} - found.untrained - lost)
-    return Training(modules, found.boundaries, data.of, ports=ports, losses=(LOSS,), ties=() if evaluating else ties,
-                    seed=goal.seed, untrained=found.untrained | lost, doubtful=doubtful)
+    unused, doubtful = cut.doubtful([own_loss(stages.results, cut.captured.out_spec)] if goal.loss is None else [
+        leaf for leaf in stages.results if isinstance(leaf, str)])
+    # A stage without other outputs has a backward in the plan, which needs a gradient.
+    unused = frozenset(value for _, gives in stages.ports.values() for value in {*gives} & unused
+                       if {*gives} - stages.untrained - unused)
+    return Training(modules, stages.boundaries, data.of, ports=ports, losses=(LOSS,), ties=() if evaluating else ties,
+                    seed=goal.seed, untrained=stages.untrained | unused, doubtful=doubtful)
 
 
 def evaluation_of(cut: ModelDivision, only: Sequence[int], data: Data) -> tuple[Training, Callable[[], list[Any]]]:
-    """The stages in ``only`` of ``cut`` in evaluation, and a function that returns the results of all micro-batches of
-    the last batch: none on a rank without the last stage."""
-    found, last = cut.stages(only, plain=True), cut.count - 1
-    gathered = _Results(found.results, cut.captured.out_spec)
-    modules: dict[int, nn.Module] = {s: evaluated(module) for s, module in found.modules.items()}
-    ports = dict(found.ports)
+    """The stages in ``only`` of ``cut`` in evaluation, and a function that returns the model's result for each
+    micro-batch of the last batch; an empty list on a rank without the last stage."""
+    stages, last = cut.stages(only, plain=True), cut.count - 1
+    results = _Results(stages.results, cut.captured.out_spec)
+    modules: dict[int, nn.Module] = {s: evaluated(module) for s, module in stages.modules.items()}
+    ports = dict(stages.ports)
     ports[last] = Ports(ports[last].takes, tuple(RESULT + name for name in ports[last].gives))
-    return (Training(modules, found.boundaries, data.of, ports=ports, losses=(), collect=gathered.collect),
-            gathered.take)
+    return (Training(modules, stages.boundaries, data.of, ports=ports, losses=(), collect=results.collect),
+            results.take)
 
 
 @dataclass
@@ -187,14 +189,14 @@ class _Results:
                                self.spec) for i in sorted(found)]
 
 
-#: Arguments that say whether a layer trains, by name, and their values in evaluation.
+#: Arguments of operators that depend on the mode, by name, and their values in evaluation.
 FLAGS: dict[str, float | bool] = {"train": False, "training": False, "dropout_p": 0.0, "use_input_stats": False}
 
 
 def evaluated(stage: nn.Module) -> nn.Module:
-    """``stage``, changed in place: a graph as described, any other module by ``eval()``.
+    """Switch ``stage`` to evaluation in place: a graph by its arguments, any other module by ``eval()``.
 
-    Raises :class:`~weft.runtime.captured.captured.CaptureError` where a graph would still write into a buffer."""
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` for a graph that would still write into a buffer."""
     if not isinstance(stage, GraphModule):
         return stage.eval()
     for node in list(stage.graph.nodes):
@@ -218,7 +220,7 @@ def _set(node: Node, place: int, name: str) -> None:
 
 
 def _refuse_or_drop(stage: nn.Module, node: Node) -> None:
-    """Remove the batch counter, which is not read; refuse any other write into persistent memory."""
+    """Remove an update of the batch counter, which nothing reads; refuse any other write into a buffer."""
     target = node.args[0]
     if not isinstance(target, Node) or target.op != "get_attr":
         return

@@ -1,4 +1,4 @@
-"""The loss behind the last stage: of the model's result and a target, or the model's own."""
+"""The loss of the last stage: a function of the model's result and a target, or computed by the model itself."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from torch.func import functional_call
 from torch.utils._pytree import TreeSpec, tree_leaves, tree_unflatten
 
 from weft.runtime.captured.captured import CaptureError
-from weft.runtime.captured.told import raised_at
+from weft.runtime.captured.errors import raised_at
 from weft.runtime.interface.counting import LossError, one_tensor
 from weft.runtime.interface.training import Loss
 from weft.runtime.train.sharding import is_divided, local_of
 
-#: The trained value, and the prefix of the leaves of a target in a batch, before their number.
+#: The name of the loss among values, and the prefix of the names of a target's leaves, before their number.
 LOSS, TARGET = "loss", "target."
 _IN_MODEL = "what reads it in the model's forward, and give it to the loss as a part of the result"
 
 
 def loss_of(output: Any) -> Tensor:
-    """A model's own loss: its whole result, ``result.loss``, ``result["loss"]``, or the first of a tuple. Raises
-    :class:`~weft.runtime.captured.captured.CaptureError` where none of these is a scalar."""
+    """The loss in a model's result: ``result["loss"]``, ``result.loss``, the first item of a tuple, or the result
+    itself. Raises :class:`~weft.runtime.captured.captured.CaptureError` if that is not a scalar."""
     found = output
     if isinstance(output, Mapping) and "loss" in output:
         found = output["loss"]
@@ -36,7 +36,8 @@ def loss_of(output: Any) -> Tensor:
 
 
 def require_scalar(loss: object, whose: str) -> None:
-    """Refuse a loss that is not a real scalar."""
+    """Raise :class:`~weft.runtime.captured.captured.CaptureError` unless ``loss`` is a floating-point scalar;
+    ``whose``: the beginning of the message."""
     if not isinstance(loss, Tensor):
         raise CaptureError(f"{whose} the loss is {type(loss).__name__}, it must be a tensor with one number: give "
                            "loss=FUNCTION(output, target), or labels among the model's arguments")
@@ -46,25 +47,26 @@ def require_scalar(loss: object, whose: str) -> None:
 
 
 def own_loss(results: Sequence[Any], spec: TreeSpec) -> str:
-    """Which of ``results``, the names of the tensors among a model's results as ``spec`` has them, :func:`loss_of`
-    takes; ``""`` where that depends on more than their places."""
+    """The name among ``results`` (leaves of a model's result with the structure ``spec``) that :func:`loss_of` selects;
+    ``""`` if that depends on the values."""
     names = {leaf: torch.zeros(()) for leaf in results if isinstance(leaf, str)}
     try:
         found = loss_of(tree_unflatten([names[leaf] if isinstance(leaf, str) else leaf for leaf in results],
                                        spec))
-    except CaptureError:  # said when the loss is computed
+    except CaptureError:  # reported when the loss is computed
         return ""
     return next((name for name, value in names.items() if value is found), "")
 
 
 def learning(loss: object) -> nn.Module | None:
-    """``loss``, where it is a module with parameters that are trained: they are the last stage's."""
+    """``loss`` if it is a module with trained parameters, which belong to the last stage; otherwise ``None``."""
     is_trained = isinstance(loss, nn.Module) and any(parameter.requires_grad for parameter in loss.parameters())
     return loss if is_trained else None  # type: ignore[return-value]
 
 
 def require_own(model: nn.Module, loss: object) -> None:
-    """Refuse a ``loss`` that is a module with tensors of ``model``, or with names that it has too."""
+    """Raise :class:`~weft.runtime.captured.captured.CaptureError` for a ``loss`` module that shares tensors with
+    ``model``, or whose tensors' names, prefixed, clash with the model's."""
     own = {id(tensor): name for name, tensor in (*model.named_parameters(), *model.named_buffers())}
     for name, tensor in (*loss.named_parameters(), *loss.named_buffers()) if isinstance(loss, nn.Module) else ():
         if id(tensor) in own:
@@ -75,31 +77,31 @@ def require_own(model: nn.Module, loss: object) -> None:
 
 
 class ResultStage(nn.Module):
-    """A stage that gives the model's results: ``stage`` gives the tensors among them, which ``spec`` joins with the
-    numbers and ``None`` of ``results`` (``str``: the next of the tensors)."""
+    """A stage that outputs the model's result. ``stage`` computes its tensors; ``results`` are its leaves, names of
+    tensors (``str``) and constants, and ``spec`` its structure."""
 
     def __init__(self, stage: nn.Module, spec: TreeSpec, results: Sequence[Any]) -> None:
         super().__init__()
         self.stage, self.spec, self.results = stage, spec, tuple(results)
 
     def output(self, *xs: Tensor) -> Any:
-        """The model's result."""
+        """The model's result, in its own structure."""
         found = dict(zip(dict.fromkeys(leaf for leaf in self.results if isinstance(leaf, str)), self.stage(*xs),
                          strict=True))
         return tree_unflatten([found[leaf] if isinstance(leaf, str) else leaf for leaf in self.results], self.spec)
 
     def forward(self, *xs: Tensor) -> tuple[Tensor, ...]:
-        """All tensors of the model's result, in the order of its leaves."""
+        """The tensors of the model's result, in the order of its leaves."""
         return tuple(leaf for leaf in tree_leaves(self.output(*xs)) if isinstance(leaf, Tensor))
 
 
-#: Mistakes in a loss function, as opposed to limits of a machine.
+#: Errors that indicate a mistake in a loss function, not a limit of the machine.
 MISTAKES = (AttributeError, TypeError, KeyError, IndexError, ValueError, NameError, AssertionError)
 
 
 class LossStage(ResultStage):
-    """The last stage of a training: its last arguments are the ``targets`` leaves of the target, with the structure
-    ``target_spec``. ``loss`` is called with result and target; ``None``: the model gives its own."""
+    """The last stage in training. Its last ``targets`` arguments are the leaves of the target, whose structure is
+    ``target_spec``. ``loss`` is called with result and target; ``None``: the model computes its loss itself."""
 
     def __init__(self, stage: nn.Module, spec: TreeSpec, results: Sequence[Any],
                  loss: Callable[..., Loss] | None, target_spec: TreeSpec | None = None) -> None:
@@ -108,7 +110,7 @@ class LossStage(ResultStage):
         self.targets = 0 if target_spec is None else target_spec.num_leaves
 
     def forward(self, *xs: Tensor) -> tuple[Tensor, ...]:
-        """The mean loss of the micro-batch, or its sum and count."""
+        """The mean loss of the micro-batch, or its sum and count in one tensor."""
         inputs, targets = xs[:len(xs) - self.targets], xs[len(xs) - self.targets:]
         output = self.output(*inputs)
         if self.loss is None:
@@ -137,13 +139,14 @@ class LossStage(ResultStage):
                                "model's result and the target of one micro-batch") from error
 
     def _known(self, output: Any, given: Any) -> Any:
-        """The loss ``given``, which has no gradients for parameters but those of ``output`` and its own."""
-        found = [leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor) and leaf.grad_fn is not None]
-        if self._is_known or not found:
+        """The loss ``given``. Its first call checks the autograd graph: between ``given`` and ``output``, only the
+        loss's own parameters may be read, as gradients of others would be lost."""
+        roots = [leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor) and leaf.grad_fn is not None]
+        if self._is_known or not roots:
             return given
         self._is_known, parts = True, [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
         own = {id(tensor) for tensor in (*parts, *(self.loss.parameters() if isinstance(self.loss, nn.Module) else ()))}
-        seen, left = {leaf.grad_fn for leaf in parts}, [leaf.grad_fn for leaf in found]
+        seen, left = {leaf.grad_fn for leaf in parts}, [leaf.grad_fn for leaf in roots]
         while left:
             if (step := left.pop()) is None or step in seen:
                 continue

@@ -1,13 +1,11 @@
-"""Facts that an export loses of operators: the call of ``torch.utils.checkpoint`` that they are in, and, within
-``torch.autocast``, whether gradients are recorded.
+"""Properties of operators that an export drops: the ``torch.utils.checkpoint`` call that contains an operator, and,
+under ``torch.autocast``, whether gradients are recorded.
 
-While a model is exported, checkpointed code of both kinds runs directly, and its operators are marked with the number
-of the call. Of nested calls the outermost counts, which is the one that keeps its inputs in torch.
+During an export, checkpointed code (reentrant or not) runs directly, and its operators are marked with the number of
+the call. Of nested calls the outermost counts, as it is the one whose inputs torch keeps.
 
-Custom backwards of a model: an export keeps the operators of a forward, and torch differentiates these.
-
-A ``torch.autograd.Function`` that is not torch's, or a hook on a tensor, changes gradients without a trace in the
-exported graph.
+Also custom backwards: an export keeps only the operators of the forward, so a user's ``torch.autograd.Function`` or a
+hook on a tensor would change gradients without a trace in the graph.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from torch.fx import Node
 from torch.fx.proxy import TracerBase
 
 _Below: Any = Function.__mro__[1]
-#: Where a mark is among the meta data of an operator: torch copies what it has there when it traces a graph once more.
+#: The key of a mark in a node's ``meta``: torch copies the value of this key when it retraces a graph.
 _MARK = "ac_graph_id"
 
 
@@ -34,41 +32,43 @@ class _Mark(NamedTuple):
 
 
 class Marks(NamedTuple):
-    """For each ``seen`` checkpoint, whether it has its own policy; and the one that runs now, if any."""
+    """``seen``: for each checkpoint, whether it has its own policy; ``inside``: the number of the running one, or none.
+    """
 
     seen: list[bool]
     inside: list[int]
 
 
 def mark_of(node: Node) -> tuple[int | None, bool] | None:
-    """The mark of ``node``, in Python's own types; ``None`` where it has none."""
+    """The mark of ``node`` (checkpoint, whether gradients are recorded) as plain values; ``None`` without a mark."""
     mark = node.meta.get(_MARK)
     return (mark.call, mark.graded) if isinstance(mark, _Mark) else None
 
 
 def put_mark(node: Node, call: int | None, graded: bool) -> None:
-    """Mark ``node`` with a result of :func:`mark_of`."""
+    """Set the mark of ``node`` to a result of :func:`mark_of`."""
     node.meta[_MARK] = _Mark(call, graded)
 
 
 def checkpointed(nodes: Iterable[Node]) -> dict[str, int]:
-    """The number of the checkpoint that each of ``nodes`` was in, by name; nodes outside of checkpoints are absent."""
-    found = {node.name: mark.call for node in nodes if isinstance(mark := node.meta.get(_MARK), _Mark)}
-    return {name: call for name, call in found.items() if call is not None}
+    """The number of the checkpoint that contains each of ``nodes``, by name; nodes outside of checkpoints are absent.
+    """
+    calls = {node.name: mark.call for node in nodes if isinstance(mark := node.meta.get(_MARK), _Mark)}
+    return {name: call for name, call in calls.items() if call is not None}
 
 
 def is_ungraded(node: Node) -> bool:
-    """Whether ``node`` was computed under ``torch.no_grad``, as far as that was marked."""
+    """Whether the mark of ``node`` says that it ran under ``torch.no_grad``."""
     mark = node.meta.get(_MARK)
     return isinstance(mark, _Mark) and not mark.graded
 
 
 @contextmanager
 def marked() -> Iterator[Marks]:
-    """Inside, traced operators are marked."""
+    """Inside, mark traced operators."""
     marks = Marks([], [])
     seen, inside = marks
-    graded = [True]  # as in the graph: torch 2.6 traces the switch of gradients, and does not run it
+    graded = [True]  # the state in the graph: torch 2.6 traces ``_set_grad_enabled`` and does not run it
     create_node = TracerBase.create_node
 
     @contextmanager
@@ -104,7 +104,7 @@ def marked() -> Iterator[Marks]:
         return node
 
     private = {"CheckpointFunction": Reentrant, "_checkpoint_without_reentrant_generator": plain}
-    kept = {name: getattr(torchs, name) for name in private}  # of torch 2.1 to 2.13
+    originals = {name: getattr(torchs, name) for name in private}  # they exist in torch 2.1 to 2.13
     for name, own in private.items():
         setattr(torchs, name, own)
     TracerBase.create_node = create_marked  # type: ignore[assignment]
@@ -112,13 +112,13 @@ def marked() -> Iterator[Marks]:
         yield marks
     finally:
         TracerBase.create_node = create_node  # type: ignore[method-assign]
-        for name, own in kept.items():
+        for name, own in originals.items():
             setattr(torchs, name, own)
 
 
 @contextmanager
 def own_backwards(model: nn.Module) -> Iterator[list[str]]:
-    """What ``model`` has, and what is found while it runs inside, as words for a sentence."""
+    """The custom backwards of ``model``, as words for a message: its hooks, and those found while it runs inside."""
     found = [f"a backward hook on {name or 'itself'}" for name, module in model.named_modules()
              if module._backward_hooks or module._backward_pre_hooks]
     register_hook: Callable[..., Any] = torch.Tensor.register_hook
@@ -132,7 +132,7 @@ def own_backwards(model: nn.Module) -> Iterator[list[str]]:
         found.append("a hook on a tensor")
         return register_hook(tensor, hook)
 
-    _Below.apply = classmethod(applied)  # what Function.apply calls, which the model may have got before
+    _Below.apply = classmethod(applied)  # Function.apply calls it; the model may hold a reference to Function.apply
     torch.Tensor.register_hook = hooked  # type: ignore[method-assign]
     try:
         yield found

@@ -1,10 +1,10 @@
-"""Numbers for the tensors of a model on the meta device, for the requested ones only.
+"""Materialisation of a model on the meta device: data for the requested tensors.
 
-They come from a state (:mod:`weft.runtime.checkpoint.weights`), or are made by the modules themselves, one module at a
-time: its own parameters and buffers get memory, and its ``reset_parameters`` is called. Random numbers then begin from
-a seed made from torch's own and the module's path: so a parameter has the same numbers however many ranks there are,
-and whichever modules they have. A module never makes another's tensors; the one exception is ``nn.MultiheadAttention``,
-which resets its output projection too.
+The data come from a state (:mod:`weft.runtime.checkpoint.weights`), or from the modules themselves, one at a time: a
+module's own parameters and buffers get memory, and its ``reset_parameters`` is called. The random seed is derived from
+torch's seed and the module's path, so a parameter does not depend on the number of ranks or on their modules. A module
+initialises only its own tensors; the one exception is ``nn.MultiheadAttention``, which resets its output projection
+too.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from weft.runtime.captured.captured import CaptureError
 from weft.runtime.checkpoint.weights import NamedTensor, State, Weights, WeightsError, fitted, named_tensors, weights_of
 
 SHOWN = 3  # names in a sentence
-#: A user's function to fill the tensors of a module: called with the module, whose own tensors have memory.
+#: A user's function that initialises a module: it is called with the module, whose own tensors have memory.
 Fill = Callable[[nn.Module], object]
 
 
 def stand_in(like: Tensor, value: Tensor) -> Tensor:
-    """``value`` in place of ``like``: a parameter for a parameter, with its attributes."""
+    """``value`` as a replacement of ``like``: for a parameter, a parameter with the same attributes."""
     if not isinstance(like, nn.Parameter):
         return value.detach()
-    found = nn.Parameter(value.detach(), requires_grad=like.requires_grad)
-    found.__dict__.update(like.__dict__)
-    return found
+    parameter = nn.Parameter(value.detach(), requires_grad=like.requires_grad)
+    parameter.__dict__.update(like.__dict__)
+    return parameter
 
 
 class Materials:
     """Real tensors on ``device`` for those of ``model`` on the meta device.
 
-    ``state`` has the parameters and buffers of the state dict; ``fill`` fills the others, in place of
-    ``reset_parameters``, which is called where ``fill`` leaves a module unchanged. ``precise``: the type, by name, of
-    tensors whose type must differ from the model's.
+    ``state`` has the parameters and buffers of the state dict. ``fill`` initialises the modules of other tensors in
+    place of ``reset_parameters``, which is called where ``fill`` leaves a module unchanged. ``precise``: by name, the
+    dtypes of tensors that differ from the model's.
 
     Raises :class:`~weft.runtime.captured.captured.CaptureError` for a state of another model.
     """
@@ -66,14 +66,14 @@ class Materials:
 
     @property
     def facts(self) -> object:
-        """Facts that must be the same on all ranks, for their numbers to be."""
+        """A hash that must be equal on all ranks: of the seed, if it is used, and of the state's tensors."""
         listed = None if self.weights is None else sorted(map(str, self.weights.tensors.items()))
         return hashlib.sha256(repr((self.seed if len(self.found) < len(self.tensors) else None, listed)).encode()
                               ).hexdigest()
 
     @property
     def notes(self) -> list[str]:
-        """Notes on them for the user."""
+        """Messages to the user: tensors of the state that the model does not have."""
         if not self.unknown or self.weights is None:
             return []
         shown = ", ".join(self.unknown[:SHOWN]) + (f" and {len(self.unknown) - SHOWN} more"
@@ -81,10 +81,10 @@ class Materials:
         return [f"{self.weights.where} also has {shown}, which the model does not have: they are left out"]
 
     def of(self, wanted: Iterable[Tensor]) -> dict[int, Tensor]:
-        """Numbers for those of ``wanted``, tensors of the model, that have none, by ``id``; not yet parameters.
+        """Data for the meta tensors among ``wanted``, tensors of the model, by ``id``: plain tensors, not parameters.
 
-        Raises :class:`~weft.runtime.captured.captured.CaptureError` for one that is not in the state and that its
-        module does not make.
+        Raises :class:`~weft.runtime.captured.captured.CaptureError` for a tensor that is neither in the state nor
+        initialised by its module.
         """
         ids = {id(tensor) for tensor in wanted if tensor.is_meta}
         items = [item for item in self.tensors.values() if id(item.tensor) in ids]
@@ -113,60 +113,60 @@ class Materials:
         return self.precise.get(item.name, item.tensor.dtype)
 
     def _unit(self, item: NamedTensor) -> str:
-        """The module that makes ``item``."""
+        """The path of the module that initialises ``item``."""
         return self.units[item.name.rpartition(".")[0]]
 
     def _made(self, path: str) -> dict[str, Tensor]:
-        """The tensors that the module at ``path`` makes, by their full names; untouched ones are missing."""
+        """The tensors that the module at ``path`` initialises, by their full names."""
         unit = self.modules[path]
         with self._given_memory(path) as given, torch.no_grad(), self._seeded(path):
             versions = {name: (tensor, tensor._version) for name, tensor in given.items()}
 
-            def left() -> list[str]:
+            def uninitialised() -> list[str]:
                 now = self._now(given)
                 return [name for name, (tensor, version) in versions.items()
                         if now[name] is tensor and tensor._version == version and _is_empty(tensor)]
 
             if self.fill is not None:
                 self.fill(unit)
-            if self.fill is None or len(left()) == len(versions):
+            if self.fill is None or len(uninitialised()) == len(versions):
                 _reset(unit)
-            untouched = set(left())
-            return {name: value for name, value in self._now(given).items() if name not in untouched}
+            missing = set(uninitialised())
+            return {name: value for name, value in self._now(given).items() if name not in missing}
 
     def _now(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The modules' current tensors under these names."""
-        found = {}
+        tensors = {}
         for name in given:
             path, _, leaf = name.rpartition(".")
-            found[name] = getattr(self.modules[path], leaf)
-        return found
+            tensors[name] = getattr(self.modules[path], leaf)
+        return tensors
 
     @contextmanager
     def _given_memory(self, path: str) -> Iterator[dict[str, Tensor]]:
-        """Inside, the tensors that the unit at ``path`` makes have memory; by their full names."""
+        """Inside, the meta tensors that the module at ``path`` initialises have memory; yields them by full name."""
         unit, replaced, given = self.modules[path], [], dict[str, Tensor]()
         own = unit.named_modules() if isinstance(unit, nn.MultiheadAttention) else [("", unit)]
         for inner, module in own:
             whole = ".".join(step for step in (path, inner) if step)
-            for held in (module._parameters, module._buffers):
-                for leaf, tensor in list(held.items()):
+            for table in (module._parameters, module._buffers):
+                for leaf, tensor in list(table.items()):
                     if tensor is None:
                         continue
-                    replaced.append((held, leaf, tensor))
-                    if not tensor.is_meta:  # it has its numbers, and keeps them
-                        held[leaf] = stand_in(tensor, tensor.detach().clone())
+                    replaced.append((table, leaf, tensor))
+                    if not tensor.is_meta:  # a copy protects its data
+                        table[leaf] = stand_in(tensor, tensor.detach().clone())
                     else:
                         name = f"{whole}.{leaf}" if whole else leaf
                         dtype = self.precise.get(name, tensor.dtype)
                         empty = torch.empty(tensor.shape, dtype=dtype, device=self.device)
-                        given[name] = stand_in(tensor, empty.fill_(_nothing(dtype)))
-                        held[leaf] = given[name]
+                        given[name] = stand_in(tensor, empty.fill_(_placeholder(dtype)))
+                        table[leaf] = given[name]
         try:
             yield given
         finally:
-            for held, leaf, tensor in replaced:
-                held[leaf] = tensor
+            for table, leaf, tensor in replaced:
+                table[leaf] = tensor
 
     @contextmanager
     def _seeded(self, path: str) -> Iterator[None]:
@@ -187,8 +187,8 @@ class Materials:
         if found.shape != item.tensor.shape:
             raise CaptureError(f"{name} has the shape {tuple(item.tensor.shape)}, but {module} gives it numbers of "
                                f"{tuple(found.shape)}: let reset_parameters fill it as it is")
-        if _has_nothing(found):
-            raise CaptureError(f"a part of {name} has no numbers after {module} has been asked for them: let "
+        if _has_placeholders(found):
+            raise CaptureError(f"a part of {name} has no numbers after {module} has been initialised: let "
                                "reset_parameters, or materialise=, fill all of it")
         return found.detach().to(self.device, self._type(item))
 
@@ -202,17 +202,17 @@ def _reset(unit: nn.Module) -> None:
 
 
 def _units(modules: Mapping[str, nn.Module]) -> dict[str, str]:
-    """By the path of a module, that of the module which fills its tensors."""
-    found = {path: path for path in modules}
+    """For each module, by path, the path of the module that initialises its tensors."""
+    units = {path: path for path in modules}
     for path, module in modules.items():
         if isinstance(module, nn.MultiheadAttention):
             inside = f"{path}." if path else ""
-            found.update((other, path) for other in modules if other.startswith(inside))
-    return found
+            units.update((other, path) for other in modules if other.startswith(inside))
+    return units
 
 
-def _nothing(dtype: torch.dtype) -> float:
-    """The placeholder for a missing number."""
+def _placeholder(dtype: torch.dtype) -> float:
+    """The value of an element that is not yet initialised."""
     return float("nan") if dtype.is_floating_point or dtype.is_complex else 0
 
 
@@ -221,5 +221,5 @@ def _is_empty(tensor: Tensor) -> bool:
         tensor.numel() > 0 and bool(torch.isnan(tensor).all()))
 
 
-def _has_nothing(tensor: Tensor) -> bool:
+def _has_placeholders(tensor: Tensor) -> bool:
     return (tensor.is_floating_point() or tensor.is_complex()) and bool(torch.isnan(tensor).any())

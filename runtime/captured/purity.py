@@ -1,17 +1,15 @@
-"""Which operators may be computed anywhere and twice, and where the graph must not be cut.
+"""Side effects and gradients of operators: which may be computed twice, where cuts are forbidden, which are trained.
 
-An operator that writes into a tensor (``add_``, ``relu_``, the running statistics of a batch norm) must run on the rank
-of that tensor. So no cut may lie between the operator that made a tensor, or was the first to read a buffer, and one
-that writes into it or into a view of it; and all readers of a buffer that is written to must be in one stage.
+An operator that writes in place (``add_``, ``relu_``, the running statistics of a batch norm) must run on the rank of
+the tensor. So no cut may lie between the producer of a tensor (the first reader of a buffer) and an operator that
+writes into it or into a view of it, and all readers of a mutated buffer must be in one stage.
 
-An operator that depends on inputs, buffers and constants alone (masks, positions, rotary angles) is *free*: cheaper to
-recompute on each rank that needs it than to send, as every rank has the batch. It must have no weights, draw no random
-numbers, write nowhere, and multiply no matrices.
+An operator that depends only on inputs, buffers and constants (masks, positions, rotary angles) is *free*: as every
+rank has the batch, recomputing it on each rank is cheaper than sending it. A free operator has no weights, draws no
+random numbers, writes nowhere, and multiplies no matrices.
 
-Which operators of a captured model learn, and how much work is saved for the rest.
-
-An operator that depends on no trained parameter (a frozen encoder, frozen embeddings) runs forward only, and no
-gradient is sent there; frozen operators behind trained ones have no weight gradients.
+An operator that depends on no trained parameter (a frozen encoder, frozen embeddings) has no backward, and no gradient
+is sent to it. A frozen operator after trained ones has an input gradient and no weight gradient.
 """
 
 from __future__ import annotations
@@ -26,17 +24,18 @@ from torch.fx import Node
 
 from weft.runtime.captured.captured import Captured, CaptureError, is_item, leaves, where
 
-#: Operators that may give a view of their first argument, though their schema does not say so.
+#: Operators that may return a view of their first argument without an alias annotation in their schema.
 MAYBE_VIEWS = {"reshape", "contiguous", "flatten", "to", "type_as", "dropout", "unflatten", "view_as", "matrix_H",
                "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "einsum", "broadcast_tensors", "meshgrid",
                "atleast_1d", "atleast_2d", "atleast_3d", "sum_to_size", "cartesian_prod", "unsafe_chunk",
                "unsafe_split", "unsafe_split_with_sizes", "conj_physical"}
-#: Running statistics are written to, though schemas do not say so: the places of the tensors and of the flag.
+#: Operators that write running statistics without an alias annotation in their schema: the positions of these tensors
+#: among the arguments, and that of the training flag.
 STATISTICS = {"batch_norm": ((3, 4), 5), "instance_norm": ((3, 4), 5), "_batch_norm_impl_index": ((3, 4), 5)}
-#: Operators that draw random numbers, or may, though some torch versions do not tag them so.
+#: Operators that may draw random numbers and that some torch versions do not tag as random.
 RANDOM = {"dropout", "dropout_", "feature_dropout", "alpha_dropout", "rrelu", "bernoulli", "multinomial",
           "scaled_dot_product_attention", "multi_head_attention_forward", "lstm", "gru"}
-#: Operators that multiply matrices, and the length of sums up to which they are cheap all the same.
+#: Operators that multiply matrices, and the longest inner dimension for which they are cheap all the same.
 PRODUCTS = {"linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "convolution", "conv1d", "conv2d", "conv3d",
             "scaled_dot_product_attention", "multi_head_attention_forward", "lstm", "gru", "_grouped_mm"}
 SHORT_SUM = 8
@@ -49,7 +48,7 @@ def operator_name(node: Node) -> str:
 
 
 def written(node: Node) -> Iterator[Node]:
-    """The nodes whose tensors a call writes into."""
+    """The argument nodes whose tensors a call writes into."""
     schema = getattr(node.target, "_schema", None)
     for place, argument in enumerate(schema.arguments if schema is not None else ()):
         if argument.alias_info is not None and argument.alias_info.is_write:
@@ -61,12 +60,12 @@ def written(node: Node) -> Iterator[Node]:
 
 
 def is_random(node: Node) -> bool:
-    """Whether a call may draw random numbers."""
+    """Whether an operator may draw random numbers, for some arguments."""
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) or operator_name(node) in RANDOM
 
 
 def draws(node: Node) -> bool:
-    """Whether a call draws random numbers: not a dropout with rate 0, or in evaluation."""
+    """Whether a call draws random numbers; a dropout with rate 0, or in evaluation, does not."""
     if node.op != "call_function" or not is_random(node):
         return False
     schema = node.target._schema  # type: ignore[union-attr]
@@ -81,15 +80,16 @@ def draws(node: Node) -> bool:
 class Purity:
     """Properties of the operators of ``captured``.
 
-    ``free``: those that may be computed wherever they are used. ``light``: whether operators with nearly free weight
-    gradients are layers too (:mod:`~weft.runtime.captured.operators.layers`). :meth:`forbidden` has the places where no
-    cut is allowed. Raises :class:`~weft.runtime.captured.captured.CaptureError` for a model that writes into its
-    inputs.
+    ``free``: the free operators. ``base``: for each node, the node that owns the memory of its tensor. ``place``: the
+    position of each operator. ``light``: whether light operators, with short weight gradients, become layers too
+    (:mod:`~weft.runtime.captured.operators.layers`).
+
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` for a model that writes into its inputs.
     """
 
     def __init__(self, captured: Captured, light: bool = False) -> None:
         self.captured, self.light = captured, light
-        self.base: dict[Node, Node] = {}  # the node whose memory a node's tensor lies in
+        self.base: dict[Node, Node] = {}
         self.place = {node: i for i, node in enumerate(captured.calls)}
         for node in captured.graph_module.graph.nodes:
             self.base[node] = self._base(node)
@@ -108,28 +108,28 @@ class Purity:
 
     @cached_property
     def learned(self) -> set[Node]:
-        """The operators, and the reads of trained parameters, whose values have gradients: real numbers that depend on
-        a trained parameter."""
+        """The nodes whose values have gradients: reads of trained parameters, and floating-point results that depend on
+        one."""
         found: set[Node] = set()
-        bases: set[Node] = set()  # nodes whose memory has such a value
+        bases: set[Node] = set()  # owners of memory with such a value
         grown = True
-        while grown:  # a value written into a tensor may be read through another view of it
+        while grown:  # until nothing changes: a value written into a tensor may be read through another view of it
             before = len(found), len(bases)
             for node in self.captured.graph_module.graph.nodes:
                 if node.op == "get_attr":
                     value = self.captured.attribute(node)
                     if isinstance(value, nn.Parameter) and value.requires_grad:
                         found.add(node)
-                elif _has_numbers(node) and (self.base[node] in bases or any(arg in found
-                                                                             for arg in _followed(node))):
+                elif _is_differentiable(node) and (self.base[node] in bases or any(
+                        arg in found for arg in _differentiated(node))):
                     found.add(node)
                     bases.update(self.base[target] for target in written(node))
             grown = (len(found), len(bases)) != before
         return found
 
     def forbidden(self) -> dict[int, Node]:
-        """The places where no cut is allowed, each with a node that it would separate from the tensor that is written
-        to. A cut at place i has call i as the first of the next stage."""
+        """The places where a cut is forbidden, each with an in-place operator that the cut would separate from the
+        tensor. A cut at place i makes call i the first of the next stage."""
         found: dict[int, Node] = {}
         for memory, writers in self.writers.items():
             members = [self.place[node] for node in self.captured.calls
@@ -146,14 +146,14 @@ class Purity:
         return self.writers.get(self._memory(self.base[node]), [])
 
     def begins(self, node: Node) -> bool:
-        """Whether a stage may begin with ``node``: a non-free operator that a gradient can go through. A cut before any
-        other equals the one before the next such operator, or leaves a stage without work."""
-        looks = leaves(node.meta.get("val"))
+        """Whether a stage may begin with ``node``: it is not free, and a gradient can pass through it. A cut before any
+        other operator equals the one before the next such operator, or leaves a stage without work."""
+        results = leaves(node.meta.get("val"))
         return node not in self.free and not is_item(node) and bool(node.users) and any(
-            isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()) for value in looks)
+            isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()) for value in results)
 
     def _memory(self, base: Node) -> Any:
-        """The same for all nodes whose tensors share one memory: several may read one buffer."""
+        """A key that is equal for all nodes whose tensors share memory, as several nodes may read one buffer."""
         return id(self.captured.attribute(base)) if base.op == "get_attr" else base
 
     def _base(self, node: Node) -> Node:
@@ -162,7 +162,7 @@ class Purity:
         schema = getattr(node.target, "_schema", None)
         first = next(_nodes(node.args[0]), None)
         if schema is not None and any(r.alias_info is not None and r.alias_info.is_write for r in schema.returns):
-            first = next(written(node), first)  # with out=..., it is not the first
+            first = next(written(node), first)  # with out=..., it is not the first argument
         shares = operator_name(node) in MAYBE_VIEWS or is_item(node)
         if schema is not None and any(result.alias_info is not None for result in schema.returns):
             shares = True
@@ -187,21 +187,21 @@ class Purity:
         return node.op == "placeholder" or node in self.free
 
     def _summed(self, node: Node) -> int:
-        """About how many products are summed for each number of the result."""
-        first = next((looks for arg in node.all_input_nodes if isinstance(looks := arg.meta.get("val"), Tensor)), None)
+        """The approximate inner dimension of a product: the last dimension of its first tensor."""
+        first = next((fake for arg in node.all_input_nodes if isinstance(fake := arg.meta.get("val"), Tensor)), None)
         return SHORT_SUM + 1 if first is None or not first.dim() else int(first.shape[-1])
 
 
-def _followed(node: Node) -> list[Node]:
-    """The nodes that a node's gradient goes on to."""
+def _differentiated(node: Node) -> list[Node]:
+    """The inputs that receive a gradient from ``node``."""
     return [] if operator_name(node) == "detach" else node.all_input_nodes
 
 
-def _has_numbers(node: Node) -> bool:
-    looks = node.meta.get("val")
-    if isinstance(looks, Tensor):
-        return looks.is_floating_point() or looks.is_complex()
-    return node.op == "call_function" and looks is not None
+def _is_differentiable(node: Node) -> bool:
+    value = node.meta.get("val")
+    if isinstance(value, Tensor):
+        return value.is_floating_point() or value.is_complex()
+    return node.op == "call_function" and value is not None
 
 
 def _argument(node: Node, place: int, name: str) -> Any:
@@ -215,21 +215,21 @@ def _nodes(value: Any) -> Iterator[Node]:
 
 
 def work_of(captured: Captured, purity: Purity) -> list[float]:
-    """For each of ``captured.calls``, its share of a forward and a backward pass compared with a product with a trained
-    weight: the forward, the input's gradient and the weight's take about as long."""
-    known = purity.learned
+    """For each of ``captured.calls``, the part of forward, input gradient and weight gradient that it computes, each a
+    third: 1/3 without gradients, 2/3 with a frozen weight, otherwise 1."""
+    learned = purity.learned
 
     def is_frozen(node: Node) -> bool:
-        return node.op == "get_attr" and isinstance(captured.attribute(node), nn.Parameter) and node not in known
+        return node.op == "get_attr" and isinstance(captured.attribute(node), nn.Parameter) and node not in learned
 
-    return [1 / 3 if node not in known else 2 / 3 if any(map(is_frozen, node.all_input_nodes)) else 1.0
+    return [1 / 3 if node not in learned else 2 / 3 if any(map(is_frozen, node.all_input_nodes)) else 1.0
             for node in captured.calls]
 
 
 def first_weight(captured: Captured) -> int:
-    """The number of the first operator that reads a parameter: operators before it belong to its stage.
+    """The place of the first operator that reads a parameter; operators before it belong to its stage.
 
-    Raises :class:`~weft.runtime.captured.captured.CaptureError` for a model that trains none.
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` for a model without trained parameters.
     """
     def reads(node: Node, trained: bool) -> bool:
         return any(arg.op == "get_attr" and isinstance(value := captured.attribute(arg), nn.Parameter)

@@ -1,15 +1,11 @@
-"""Code of a model under ``torch.no_grad`` or ``torch.autocast`` as ordinary operators of its graph.
+"""Higher-order and multi-layer operators of a graph as sequences of ordinary operators, which can be cut.
 
-``torch.export`` puts such a part into a separate graph, behind one call, which hides its writes, its random numbers and
-its views, and cannot be cut. Here its operators are inlined in the graph: without gradients they read their inputs
-detached, and under autocast each is called under it.
+``torch.export`` puts code under ``torch.no_grad`` or ``torch.autocast`` into a subgraph behind one call, which hides
+its in-place writes, random numbers and views. Here its operators are inlined: without gradients they read detached
+inputs, and under autocast each operator runs under its own ``torch.autocast``, so that its dtypes do not depend on the
+caller.
 
-Operators that a model's own forward computes under ``torch.autocast``, each by itself.
-
-``torch.export`` puts such a part into one call; taken out of it, each operator must still compute in the types that
-autocast has for it there, whatever holds outside.
-
-A recurrent operator of several layers as one operator a layer, so that a cut may lie between them.
+A recurrent operator of several layers becomes one operator per layer.
 """
 
 from __future__ import annotations
@@ -26,13 +22,13 @@ from torch.fx.node import map_arg
 
 from weft.runtime.captured.marks import is_ungraded
 
-#: The names of ``torch.export``'s calls of such parts, and the number of arguments before the part.
+#: The higher-order operators of ``torch.export`` that call a subgraph, and the number of arguments before the subgraph.
 UNGRADED, AUTOCAST = "wrap_with_set_grad_enabled", "wrap_with_autocast"
 SETTINGS = {UNGRADED: 1, AUTOCAST: 4}
 
 
-def unwrapped(graph_module: GraphModule) -> None:
-    """Inline the operators of all such parts in place of their calls."""
+def inline_wrapped_graphs(graph_module: GraphModule) -> None:
+    """Replace the calls of all such subgraphs by their operators; in place."""
     graph = graph_module.graph
     for node in list(graph.nodes):
         if _wrapper(node) not in SETTINGS or node.kwargs:
@@ -42,12 +38,12 @@ def unwrapped(graph_module: GraphModule) -> None:
         body = graph_module.get_submodule(str(part.target)) if isinstance(part, Node) else None
         if not isinstance(body, GraphModule):
             continue
-        unwrapped(body)
+        inline_wrapped_graphs(body)
         if any(_wrapper(inner) == UNGRADED for inner in body.graph.nodes):
-            continue  # gradients are enabled again inside
+            continue  # an inner region enables gradients again
         if _wrapper(node) == AUTOCAST:
             if any(isinstance(inner.target, torch._ops.HigherOrderOperator) for inner in body.graph.nodes):
-                continue  # it contains further graphs
+                continue  # it contains other subgraphs
             _autocast(body, setting)
         _unwrap(node, body, given, setting[0] is False)
         if isinstance(part, Node) and not part.users:
@@ -60,8 +56,8 @@ def _wrapper(node: Node) -> str:
 
 
 def _autocast(body: GraphModule, setting: Sequence[object]) -> None:
-    """Make the operators of ``body`` run under autocast, except those under an inner one. An export loses which of them
-    record no gradients."""
+    """Make the operators of ``body`` run under autocast, except those of an inner region. Operators marked as running
+    without gradients get detached inputs, as the export drops that property."""
     for node in list(body.graph.nodes):
         if is_ungraded(node):
             with body.graph.inserting_before(node):
@@ -93,28 +89,28 @@ def _unwrap(call: Node, body: GraphModule, given: Sequence[object], detached: bo
                 env[node] = graph.node_copy(node, lambda arg: env[arg])
     output, = body.graph.find_nodes(op="output")
     results = output.args[0] if isinstance(output.args[0], tuple | list) else (output.args[0],)
-    # A tensor written in place and returned is the input: it has its original gradient.
-    found = [map_arg(leaf, lambda node: outer.get(_written(node), env[node])) for leaf in results]
+    # An input that is mutated and returned keeps its gradient, so readers get the input, not the detached one.
+    values = [map_arg(leaf, lambda node: outer.get(_mutated_input(node), env[node])) for leaf in results]
     for item in list(call.users):
-        item.replace_all_uses_with(found[item.args[1]])  # type: ignore[index]
+        item.replace_all_uses_with(values[item.args[1]])  # type: ignore[index]
         graph.erase_node(item)
     graph.erase_node(call)
 
 
 def _has_gradient(node: Node) -> bool:
-    looks = node.meta.get("val")
-    return isinstance(looks, Tensor) and (looks.is_floating_point() or looks.is_complex())
+    fake = node.meta.get("val")
+    return isinstance(fake, Tensor) and (fake.is_floating_point() or fake.is_complex())
 
 
 def _detached(value: Node, reader: Node) -> Node:
-    """``value`` for ``reader``, which gives it no gradient."""
-    found = value.graph.call_function(torch.ops.aten.detach.default, (value,))
-    found.meta.update(reader.meta, val=value.meta["val"].detach())
-    return found
+    """``value`` detached, for ``reader``."""
+    detached = value.graph.call_function(torch.ops.aten.detach.default, (value,))
+    detached.meta.update(reader.meta, val=value.meta["val"].detach())
+    return detached
 
 
-def _written(node: Node) -> Node:
-    """The input tensor that in-place operators return, where ``node`` is such a result."""
+def _mutated_input(node: Node) -> Node:
+    """The tensor that ``node`` mutates and returns, through a chain of in-place operators; otherwise ``node``."""
     while node.op == "call_function" and node.args and isinstance(node.args[0], Node):
         schema = getattr(node.target, "_schema", None)
         info = schema.arguments[0].alias_info if schema is not None and schema.arguments else None
@@ -125,7 +121,7 @@ def _written(node: Node) -> Node:
 
 
 class UnderAutocast:
-    """``operator`` under ``torch.autocast(*setting)``; to inspection, it is ``operator``."""
+    """``operator`` under ``torch.autocast(*setting)``, with the schema, tags and name of ``operator``."""
 
     def __init__(self, operator: torch._ops.OpOverload, setting: Sequence[Any]) -> None:
         kind, dtype, enabled = setting[:3]
@@ -142,14 +138,14 @@ class UnderAutocast:
         return f"{self.operator} under autocast{self.setting}"
 
     def around(self, layer: nn.Module) -> nn.Module:
-        """``layer``, an implementation of ``operator``, under autocast."""
+        """``layer``, which implements ``operator``, under the same autocast."""
         return Autocasting(layer, self.setting)
 
 
 @cache
 def under_autocast(operator: torch._ops.OpOverload, setting: tuple[Any, ...]) -> UnderAutocast:
-    """``operator`` under ``torch.autocast(*setting)``: one object for equal ones, as torch 2.6's code generation
-    needs."""
+    """``operator`` under ``torch.autocast(*setting)``. Equal arguments give one object, as torch 2.6's code generation
+    requires."""
     return UnderAutocast(operator, setting)
 
 
@@ -171,52 +167,52 @@ def _under(setting: tuple[Any, ...]) -> torch.autocast:
     return torch.autocast(kind, dtype, enabled, cache_enabled=False)
 
 
-#: The operators, as ``operator(input, hx, params, has_biases, layers, dropout, train, bidirectional, batch_first)``,
-#: and the number of states of each (a single one is not a list). Packed sequences come with another schema.
+#: The recurrent operators, called as ``operator(input, hx, params, has_biases, layers, dropout, train, bidirectional,
+#: batch_first)``, and the number of states of each (one state is not a list). Packed sequences have another schema.
 STATES = {"aten::lstm": 2, "aten::gru": 1, "aten::rnn_tanh": 1, "aten::rnn_relu": 1}
 
 
-def in_layers(graph_module: GraphModule) -> None:
-    """Replace each operator of several layers by a sequence of operators; in place."""
+def split_recurrent_layers(graph_module: GraphModule) -> None:
+    """Replace each recurrent operator of several layers by one operator per layer; in place."""
     for node in list(graph_module.graph.nodes):
         schema = getattr(node.target, "_schema", None)
         if schema is not None and schema.name in STATES and schema.overload_name == "input" and node.args[4] > 1:
-            _CellRow(node).put()
+            _LayerSequence(node).insert()
     graph_module.recompile()
 
 
-class _CellRow:
+class _LayerSequence:
     def __init__(self, node: Node) -> None:
-        self.node, self.graph, self.made = node, node.graph, node.meta["val"]
+        self.node, self.graph, self.fakes = node, node.graph, node.meta["val"]
 
-    def put(self) -> None:
-        """Make the sequence, and redirect readers of the operator to it."""
+    def insert(self) -> None:
+        """Insert the sequence, and redirect the operator's users to it."""
         x, hx, params, has_biases, layers, dropout, train, both, batch_first = self.node.args
         count = STATES[self.node.target._schema.name]  # type: ignore[union-attr]
         states: Any = hx if isinstance(hx, list | tuple) else [hx]
-        each, ways = len(params) // layers, 2 if both else 1  # type: ignore[arg-type,operator]
+        each, directions = len(params) // layers, 2 if both else 1  # type: ignore[arg-type,operator]
         last: list[list[Node]] = [[] for _ in range(count)]
         with self.graph.inserting_before(self.node):
             for layer in range(layers):  # type: ignore[arg-type]
                 if layer and dropout and train:
-                    x = self._call(torch.ops.aten.dropout.default, self.made[0], x, dropout, train)
-                own = [self._call(torch.ops.aten.slice.Tensor, self.made[1 + i][:ways], state, 0, layer * ways,
-                                  (layer + 1) * ways) for i, state in enumerate(states)]
-                looks = (self.made[0], *(state[:ways] for state in self.made[1:]))
-                run = self._call(self.node.target, looks, x, own if count > 1 else own[0],
+                    x = self._call(torch.ops.aten.dropout.default, self.fakes[0], x, dropout, train)
+                own = [self._call(torch.ops.aten.slice.Tensor, self.fakes[1 + i][:directions], state, 0,
+                                  layer * directions, (layer + 1) * directions) for i, state in enumerate(states)]
+                fakes = (self.fakes[0], *(state[:directions] for state in self.fakes[1:]))
+                run = self._call(self.node.target, fakes, x, own if count > 1 else own[0],
                                  params[layer * each:(layer + 1) * each],  # type: ignore[index]
                                  has_biases, 1, 0.0, train, both, batch_first)
-                x, *ends = [self._call(operator.getitem, own, run, i) for i, own in enumerate(looks)]
+                x, *ends = [self._call(operator.getitem, fake, run, i) for i, fake in enumerate(fakes)]
                 for all_of, end in zip(last, ends, strict=True):
                     all_of.append(end)
-            results = [x, *(self._call(torch.ops.aten.cat.default, self.made[1 + i], ends)
+            results = [x, *(self._call(torch.ops.aten.cat.default, self.fakes[1 + i], ends)
                             for i, ends in enumerate(last))]
         for item in list(self.node.users):
             item.replace_all_uses_with(results[item.args[1]])  # type: ignore[index,arg-type]
             self.graph.erase_node(item)
         self.graph.erase_node(self.node)
 
-    def _call(self, target: Any, looks: Tensor | tuple[Tensor, ...], *args: Any) -> Node:
-        found = self.graph.call_function(target, args)
-        found.meta.update(self.node.meta, val=looks)
-        return found
+    def _call(self, target: Any, fake: Tensor | tuple[Tensor, ...], *args: Any) -> Node:
+        node = self.graph.call_function(target, args)
+        node.meta.update(self.node.meta, val=fake)
+        return node

@@ -1,7 +1,7 @@
 """How is training saved, and resumed bit for bit, even if a machine failed while writing?
 
-In: a plan, a session and one rank's training. Out: a folder per checkpoint, whose files are proven whole by checksums
-(:mod:`~weft.runtime.checkpoint.files`), and the training as it was after that batch
-(:mod:`~weft.runtime.checkpoint.checkpoint`). :mod:`~weft.runtime.checkpoint.state` turns the whole state into tensors;
-:mod:`~weft.runtime.checkpoint.signature` distinguishes the stages of different models.
+In: a plan, a session and one rank's training. Out: a folder per checkpoint, whose files are verified by checksums
+(:mod:`~weft.runtime.checkpoint.files`), and the restored training (:mod:`~weft.runtime.checkpoint.checkpoint`).
+:mod:`~weft.runtime.checkpoint.state` flattens the state into tensors; :mod:`~weft.runtime.checkpoint.signature`
+distinguishes the stages of different models.
 """

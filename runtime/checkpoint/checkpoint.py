@@ -1,17 +1,17 @@
-"""Checkpoints of a training run, and resuming from the last one as if nothing had happened.
+"""Checkpoints of a training run, and exact resumption from the newest one.
 
-Each is a folder ``step-000000012`` (after 12 batches) that ``torch.distributed.checkpoint`` writes, all ranks together.
-It is written under another name, synced to the disk, marked complete (``complete.json``: its plan and model, and every
-file with its size and checksum), and only then renamed, which is atomic. So at any moment, even if the machine is
-killed, there are whole checkpoints and perhaps a ``.partial`` folder, which the next save removes. A checkpoint that
-differs from what was written is never loaded (:mod:`weft.runtime.checkpoint.files`), nor is any code in one.
+A checkpoint is a folder ``step-000000012`` (after 12 batches) that all ranks write with
+``torch.distributed.checkpoint``. It is written under another name, synced to the disk, marked complete
+(``complete.json``: its plan and model, and the size and checksum of every file), and then renamed atomically. So after
+a crash at any time there are complete checkpoints, and possibly a ``.partial`` folder, which the next save removes. A
+damaged checkpoint is never loaded (:mod:`weft.runtime.checkpoint.files`), and loading never executes code from one.
 
 A rank's part is its modules' parameters and buffers, its optimizer's state (and master weights), and the state of the
-random number generators. Data is fetched by batch and micro-batch, so its position needs no state.
+random number generators. Data is requested by batch and micro-batch, so its position needs no state.
 
-Replicas of a plan hold the same weights and optimizer state, and their own buffers and random numbers. Tensors that are
-equal, bit for bit, in all of them (they compare hashes) are saved once: under one name, with the writing divided among
-them. So nothing is assumed about the state of a module or an optimizer.
+Replicas of a plan have the same weights and optimizer state, but their own buffers and random numbers. Tensors that are
+bitwise equal in all replicas (their hashes are compared) are saved once, with the writing divided among the replicas.
+So no assumption is made about the state of a module or an optimizer.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from weft.runtime.interface.training import Training
 from weft.runtime.plan.plan import Plan
 from weft.runtime.ranks.session import Session, SessionError
 
-KEPT = 2  # whole checkpoints to keep
+KEPT = 2  # complete checkpoints to keep
 
 #: All classes in the metadata of ``torch.distributed.checkpoint``, beside torch's data types.
 _KNOWN = {
@@ -60,9 +60,8 @@ _KNOWN = {
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Saves to ``folder``, after every ``every`` batches and after the last. With ``resume``, the run continues from
-    the newest checkpoint there, if there is one; with ``unchecked`` also if it is of an earlier weft, without
-    checksums."""
+    """Saves to ``folder`` after every ``every`` batches and after the last. ``resume``: continue from the newest
+    checkpoint there, if any; ``unchecked``: also from one of an earlier version of weft, without checksums."""
 
     folder: Path
     every: int = 0
@@ -106,8 +105,8 @@ class Checkpoints:
         return marker.step
 
     def _require_empty(self, session: Session, here: Path | None) -> None:
-        """Refuse to start a new run among the checkpoints of an earlier one: when old checkpoints are removed, those of
-        the highest numbers stay, which are the earlier run's."""
+        """Refuse to start a new run in a folder with checkpoints of an earlier one: removing old checkpoints keeps the
+        highest numbers, which would be the earlier run's."""
         seen = session.everywhere(None if here is None else here.name, "looking for a checkpoint")
         if self.every and (name := next(filter(None, seen), None)) is not None:
             raise SessionError(f"{self.folder}: holds a checkpoint of an earlier run, {name}: go on from it with "
@@ -148,17 +147,18 @@ def _kind(training: Training) -> str:
 
 
 def _reason(error: CheckpointException | OSError, written: Path | None = None) -> str:
-    """The fault and its process. (``CheckpointException`` is not a subclass of ``Exception``, so other handlers do not
-    catch it.) Where torch's writer could not write to ``written``, its error does not say why."""
+    """The cause of the error and its process. (``CheckpointException`` is no subclass of ``Exception``, so other
+    handlers do not catch it.) ``written``: a folder to test for writing, as torch's writer does not report the cause.
+    """
     if isinstance(error, OSError):
         return error.strerror or type(error).__name__
     process, (first, _) = min(error.failures.items(), key=lambda item: item[0])
-    said = (str(first) or type(first).__name__).splitlines()[0]
-    if written is not None and _OF_THE_WRITER in said:
+    reason = (str(first) or type(first).__name__).splitlines()[0]
+    if written is not None and _OF_THE_WRITER in reason:
         with suppress(OSError):
-            said = ("a file was cut off, as on a disk that is full or beyond a quota: "
+            reason = ("a file was cut off, as on a disk that is full or beyond a quota: "
                     f"{disk_usage(written).free} bytes are free")
-    return f"{said} (process {process})"
+    return f"{reason} (process {process})"
 
 
 #: Part of every message of torch's writer of tensors.
@@ -183,7 +183,7 @@ def _state(session: Session, training: Training) -> dict[str, Tensor]:
 
 
 def _once(session: Session, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """``tensors`` by common names where all replicas have the same values, else by names of this replica."""
+    """``tensors`` under common names if all replicas have equal values, otherwise under names of this replica."""
     if session.replicas == 1:
         return dict(tensors)
     mine = {name: _hash(tensor) for name, tensor in tensors.items()}

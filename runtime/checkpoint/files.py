@@ -1,10 +1,11 @@
-"""The files of a checkpoint, and how they are verified.
+"""The files of a checkpoint and their verification.
 
 A checkpoint's marker, ``complete.json``, has the size and the SHA-256 of every other file, and the SHA-256 of its own
-content. A bit that flipped on a disk, a file that was cut off, taken from another rank or added is named before
-anything is read from it. That does not authenticate the writer.
+content. A corrupted, truncated, exchanged or added file is reported before anything is read from it. This does not
+authenticate the writer.
 
-The ranks work on the folder of a checkpoint together: they see the same one, verify it, and write the next.
+All ranks work on the folder of a checkpoint together: they check that they see the same one, verify it, and write the
+next.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from weft.solver.io.entries import Entry, FormatError, read_json
 CHECKPOINT_FORMAT = "weft.checkpoint/3"
 #: The earlier formats: without checksums, and the first without replicas, which for one replica makes no difference.
 UNCHECKED_FORMATS = ("weft.checkpoint/2", "weft.checkpoint/1")
+#: The endings of files with tensors, all of which a marker lists.
+TENSORS = (".distcp", ".safetensors")
 MARKER = "complete.json"
 
 
 class DamagedCheckpoint(ValueError):
-    """A checkpoint that differs from what was written; the message names the file."""
+    """A checkpoint is damaged; the message names the file."""
 
 
 class FileFacts(NamedTuple):
@@ -38,11 +41,11 @@ class FileFacts(NamedTuple):
 
 
 class Marker(NamedTuple):
-    """The marker of the checkpoint in ``path``: the digest of its plan, its number of batches and of replicas
-    (``None``: unrecorded), per rank the signatures of its stages, its files, and the SHA-256 of all that. One of
-    another format has no plan and no signatures; it may have the ``seed`` of random operators. ``optimizers``: the kind
-    of each rank's state, by rank; ``dtype``: the types of the modules' parameters; ``phase``: the position of the
-    training in a family of plans (``None``: unrecorded)."""
+    """The marker of the checkpoint in ``path``: the digest of its plan, the numbers of batches and of replicas
+    (``None``: unrecorded), the signatures of stages by rank, the files, and the SHA-256 of all these. A checkpoint by
+    names has no plan and no signatures, but may have the ``seed`` of random operators. ``optimizers``: the kind of each
+    rank's state. ``dtype``: the dtypes of the modules' parameters. ``phase``: the position of the training in a family
+    of plans (``None``: unrecorded)."""
 
     path: Path
     plan: str
@@ -61,16 +64,15 @@ class Marker(NamedTuple):
 
 
 def newest(folder: Path) -> Path | None:
-    """The newest checkpoint of the last run that saved in ``folder``, whole or damaged: a folder gets its name when it
-    is complete."""
+    """The newest checkpoint of the last run that saved in ``folder``, valid or damaged. (A folder gets its name when it
+    is complete.)"""
     runs = [path for path in _runs(folder) if any(path.glob("step-*"))]
     return max((runs[-1] if runs else folder).glob("step-*"), default=None)
 
 
 def place_of_run(folder: Path, begun: Path | None) -> Path:
-    """The folder of a run that resumed from the checkpoint ``begun`` (``None``: a new run): ``folder``, unless that has
-    checkpoints that the run did not resume from. Then a subfolder of it, ``run-002`` and so on, so that the two runs'
-    checkpoints are not confused."""
+    """The folder of a run that resumed from the checkpoint ``begun`` (``None``: a new run): ``folder``, or if that has
+    checkpoints of another run, a subfolder ``run-002`` and so on, so that checkpoints of two runs are not mixed."""
     found = newest(folder)
     if found is None:
         return folder
@@ -86,7 +88,7 @@ def _runs(folder: Path) -> list[Path]:
 
 
 def outlived(folder: Path, keep: int, just: Path, format: str = CHECKPOINT_FORMAT) -> list[Path]:
-    """The whole checkpoints in ``folder`` to remove where ``keep`` stay: ``just``, the one saved now, always stays."""
+    """The complete checkpoints in ``folder`` to remove so that ``keep`` stay; ``just``, the newest, always stays."""
     return [path for path in whole(folder, format) if path != just][max(0, keep - 1):]
 
 
@@ -111,7 +113,7 @@ def share_of(names: Iterable[str], process: int, processes: int) -> list[str]:
 
 
 def checksums(folder: Path, process: int, processes: int) -> dict[str, FileFacts]:
-    """The facts of this process's share of the files in ``folder``. Raises ``OSError``."""
+    """The sizes and checksums of this process's share of the files in ``folder``. Raises ``OSError``."""
     return {name: _facts(folder / name) for name in share_of((path.name for path in folder.iterdir()), process,
                                                              processes)}
 
@@ -119,10 +121,10 @@ def checksums(folder: Path, process: int, processes: int) -> dict[str, FileFacts
 def write_marker(folder: Path, facts: Mapping[str, Any], files: Mapping[str, FileFacts],
                  format: str = CHECKPOINT_FORMAT) -> None:
     """Mark the content of ``folder`` as complete, and sync it to the disk. Raises ``OSError``."""
-    said = {"format": format, **facts,
-            "files": {name: {"size": found.size, "sha256": found.sha256} for name, found in sorted(files.items())}}
+    content = {"format": format, **facts,
+               "files": {name: {"size": found.size, "sha256": found.sha256} for name, found in sorted(files.items())}}
     with open(folder / MARKER, "w", encoding="utf-8") as marker:
-        marker.write(_text(said))
+        marker.write(_text(content))
         marker.flush()
         os.fsync(marker.fileno())
 
@@ -133,7 +135,7 @@ def commit(partial: Path, target: Path, facts: Mapping[str, Any], files: Mapping
     write_marker(partial, facts, files, format)
     _sync(partial)
     earlier = target.with_name(f".{target.name}.earlier.partial")
-    if target.exists():  # a run that was not resumed reaches a batch that an earlier one saved
+    if target.exists():  # another run saved this batch
         os.rename(target, earlier)
     os.rename(partial, target)
     _sync(target.parent)
@@ -148,13 +150,13 @@ def _sync(folder: Path) -> None:
         os.close(handle)
 
 
-def _text(said: Mapping[str, Any]) -> str:
-    """The canonical text of the marker ``said``."""
-    return json.dumps({**said, "sha256": _digest(said)}, indent=1)
+def _text(content: Mapping[str, Any]) -> str:
+    """The canonical text of the marker ``content``."""
+    return json.dumps({**content, "sha256": _digest(content)}, indent=1)
 
 
-def _digest(said: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _facts(path: Path) -> FileFacts:
@@ -179,8 +181,8 @@ def marker_of(path: Path, unchecked: bool = False, wanted: str = CHECKPOINT_FORM
             files = {name: FileFacts(size, None) for name, size in entry.child("files").value.items()}
             digest = _digest(entry.value)
         elif format == wanted:
-            said = {name: value for name, value in entry.value.items() if name != "sha256"}
-            if written != _text(said).encode():
+            content = {name: value for name, value in entry.value.items() if name != "sha256"}
+            if written != _text(content).encode():
                 raise FormatError(f"{entry.where}: is not what was written: its own sha256 is another")
             listed = entry.child("files")
             files = {name: FileFacts(listed.child(name).count("size"), listed.child(name).text("sha256"))
@@ -206,10 +208,11 @@ def marker_of(path: Path, unchecked: bool = False, wanted: str = CHECKPOINT_FORM
 
 
 def fault_of(path: Path, marker: Marker, names: Iterable[str], before: Callable[[str], None]) -> str | None:
-    """A sentence on the first file that differs from ``marker``; ``None`` if there is none. All files must exist, with
-    their sizes, and no others; those of ``names`` are read and compared too, with ``before`` called for each."""
+    """A sentence on the first file that differs from ``marker``, or ``None``. All files must exist with their sizes,
+    and no others with tensors (a user may add a ``config.json``); the contents of ``names`` are compared too, and
+    ``before`` is called for each."""
     try:
-        there = {file.name for file in path.iterdir()} - {MARKER}
+        there = {file.name for file in path.iterdir() if file.suffix in TENSORS or file.name in marker.files}
         for name in sorted(there ^ set(marker.files)):
             return damaged(f"{path / name}: " + (f"is not among the files in {MARKER}" if name in there else
                                                   "is missing"))
@@ -233,8 +236,8 @@ def damaged(sentence: str) -> str:
 
 def proven(session: Session, folder: Path, here: Path | None, unchecked: bool = False,
            wanted: str = CHECKPOINT_FORMAT) -> Marker | None:
-    """The verified marker of the checkpoint ``here`` of ``folder``, which all ranks see; ``None`` without one. Raises
-    :class:`~weft.runtime.ranks.session.SessionError` otherwise."""
+    """The verified marker of the checkpoint ``here`` in ``folder``; ``None`` without a checkpoint. Raises
+    :class:`~weft.runtime.ranks.session.SessionError` if it is damaged or not the same for all ranks."""
     if here is None:
         _require_one(session, folder, None)
         return None
@@ -248,7 +251,8 @@ def proven(session: Session, folder: Path, here: Path | None, unchecked: bool = 
 
 
 def _require_one(session: Session, folder: Path, found: tuple[str, str] | None) -> None:
-    """Refuse to go on unless all ranks see one newest checkpoint in ``folder``: ``found``, its name and digest."""
+    """Raise :class:`~weft.runtime.ranks.session.SessionError` unless all ranks see the same newest checkpoint in
+    ``folder``; ``found``: its name and digest on this rank."""
     seen = session.everywhere(found, "looking for a checkpoint")
     for process, other in enumerate(seen):
         if other != seen[0]:
@@ -259,7 +263,8 @@ def _require_one(session: Session, folder: Path, found: tuple[str, str] | None) 
 
 
 def _require_whole(path: Path, marker: Marker, session: Session) -> None:
-    """Refuse ``path`` if a file differs from what was written; the ranks share the work of reading them."""
+    """Raise :class:`~weft.runtime.ranks.session.SessionError` if a file of ``path`` is damaged; the ranks share the
+    reading."""
     mine = share_of(marker.files, session.process(session.rank), session.processes)
     fault = fault_of(path, marker, mine, lambda name: session.watch.doing(f"checking {path / name}"))
     for found in session.everywhere(fault, f"checking {path}"):
@@ -268,7 +273,7 @@ def _require_whole(path: Path, marker: Marker, session: Session) -> None:
 
 
 def begin_partial(target: Path, session: Session) -> Path:
-    """The folder in which ``target`` is written, made for all ranks; partial ones of earlier runs are removed."""
+    """Create the folder in which ``target`` is written, for all ranks; partial ones of earlier runs are removed."""
     partial = target.with_name(f".{target.name}.partial")
     if session.process(session.rank) == 0:
         try:
@@ -283,8 +288,8 @@ def begin_partial(target: Path, session: Session) -> Path:
 
 def complete(session: Session, partial: Path, target: Path, facts: Mapping[str, Any], keep: int | None,
              format: str = CHECKPOINT_FORMAT) -> None:
-    """All ranks have written their part of ``partial``: add checksums and the marker with ``facts``, and rename it;
-    remove earlier checkpoints until ``keep`` stay (``None``: all). Raises ``OSError``."""
+    """Complete ``partial`` after all ranks have written their parts: add checksums and the marker with ``facts``,
+    rename it, and remove earlier checkpoints until ``keep`` stay (``None``: all). Raises ``OSError``."""
     session.watch.doing(f"making checksums of {partial}")
     process = session.process(session.rank)
     parts = session.everywhere(checksums(partial, process, session.processes), f"saving {target}")

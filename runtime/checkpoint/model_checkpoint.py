@@ -1,7 +1,7 @@
-"""Checkpoints in the model's own names, independent of the pipeline's cut, past or future.
+"""Checkpoints with the model's own names, independent of the pipeline's cut when saved and when loaded.
 
-Each is a folder ``step-000000012`` (after 12 batches), written under another name, proven by checksums, and renamed
-when it is complete, like those of :mod:`weft.runtime.checkpoint.checkpoint`. Every rank writes two files in the
+A checkpoint is a folder ``step-000000012`` (after 12 batches), written under another name, verified by checksums, and
+renamed when it is complete, like those of :mod:`weft.runtime.checkpoint.checkpoint`. Every rank writes two files in the
 safetensors format: its part of the model (``model-00001-of-00002.safetensors``: parameters, or their master weights,
 and the buffers of the state dict; a tensor on several ranks is written by the first), and its part of the training
 (``training-...``: the optimizer's state by the parameters' names, the random number state). With the index beside them
@@ -41,8 +41,8 @@ RANDOM, RANDOM_GPU = "random.cpu", "random.cuda"
 
 
 class Trained(NamedTuple):
-    """The training state of a rank: the ``optimizer``, over parameters whose ``names`` are given by ``id``, and other
-    objects with state, by name."""
+    """The training state of a rank: the ``optimizer``, the ``names`` of its parameters by ``id``, and other objects
+    with state, by name."""
 
     optimizer: Optimizer | None
     names: Mapping[int, str]
@@ -64,7 +64,7 @@ def save(session: Session, folder: Path, step: int, model: Mapping[str, Tensor],
     session.watch.doing(f"saving {target}", range(session.processes))
     try:
         part = f"{session.rank + 1:05d}-of-{session.world:05d}.safetensors"
-        if not session.copy:  # the other copies have the same
+        if not session.copy:  # the other replicas have the same state
             write_tensors(partial / f"model-{part}", model)
         write_tensors(partial / f"training-{process + 1:05d}-of-{processes:05d}.safetensors",
                       *_training(session, trained))
@@ -85,10 +85,10 @@ def save(session: Session, folder: Path, step: int, model: Mapping[str, Tensor],
 
 
 def find(session: Session, folder: Path) -> Marker | None:
-    """The newest checkpoint in ``folder``, or ``folder`` itself if it is one; ``None`` if there is none.
+    """The newest checkpoint in ``folder``, or ``folder`` itself if it is one; ``None`` without a checkpoint.
 
-    Raises :class:`~weft.runtime.ranks.session.SessionError` for one that is damaged or of another format, and if not
-    all ranks see it.
+    Raises :class:`~weft.runtime.ranks.session.SessionError` if it is damaged, of another format, or not visible to all
+    ranks.
     """
     here = folder if folder.name.startswith("step-") else newest(folder)
     return proven(session, folder, here, wanted=MODEL_FORMAT)
@@ -111,18 +111,18 @@ def restore_parameters(found: Marker, parameters: Iterable[tuple[str, Tensor]]) 
 
 
 def restore_training(session: Session, found: Marker, trained: Trained) -> None:
-    """Set ``trained`` to its saved state, and random numbers too, if the number of ranks is the same.
+    """Restore ``trained``, and the random number generators if the number of ranks is the same.
 
-    Raises :class:`~weft.runtime.ranks.session.SessionError` where it does not fit.
+    Raises :class:`~weft.runtime.ranks.session.SessionError` if the saved state does not match.
     """
     path = found.path
     try:
         files = [TensorFile(file) for file in sorted(path.glob("training-*.safetensors"))]
-        told = [json.loads(file.notes[NOTE]) for file in files]
+        notes = [json.loads(file.notes[NOTE]) for file in files]
         if trained.optimizer is not None:
-            _give(trained.optimizer, trained.names, files, told)
+            _give(trained.optimizer, trained.names, files, notes)
         same = len(files) == session.processes
-        give_extra(trained.extra, told[session.process(session.rank) if same else 0].get("extra", {}))
+        give_extra(trained.extra, notes[session.process(session.rank) if same else 0].get("extra", {}))
         if same:
             file = files[session.process(session.rank)]
             torch.set_rng_state(file.read(RANDOM))
@@ -155,11 +155,11 @@ def _training(session: Session, trained: Trained) -> tuple[dict[str, Tensor], di
     return tensors, {NOTE: json.dumps(note)}
 
 
-def _give(optimizer: Optimizer, names: Mapping[int, str], files: list[TensorFile], told: list[Any]) -> None:
-    file_of = {name: file for file, note in zip(files, told, strict=True) for name in note["parameters"]}
-    entries = {name: entry for note in told for name, entry in note["parameters"].items()}
-    options = {name: note["groups"][entry["group"]] for note in told for name, entry in note["parameters"].items()}
-    kinds = {note["optimizer"] for note in told if note["parameters"]}
+def _give(optimizer: Optimizer, names: Mapping[int, str], files: list[TensorFile], notes: list[Any]) -> None:
+    file_of = {name: file for file, note in zip(files, notes, strict=True) for name in note["parameters"]}
+    entries = {name: entry for note in notes for name, entry in note["parameters"].items()}
+    options = {name: note["groups"][entry["group"]] for note in notes for name, entry in note["parameters"].items()}
+    kinds = {note["optimizer"] for note in notes if note["parameters"]}
     if not kinds:
         raise OptimizerStateError("it was saved without an optimizer: leave the optimizer out, and begin with a new "
                                   "one")

@@ -1,10 +1,9 @@
-"""An optimizer's state by parameter name: so it can be loaded into an optimizer of another rank, which has other
-parameters in another order.
+"""An optimizer's state by parameter name, so that it can be loaded into an optimizer with other parameters, in another
+order.
 
-Beside it further objects with state, each by a name of the user's: any that have ``state_dict`` and
-``load_state_dict``, such as schedulers of the learning rate, scalers, loaders with a position. States are written as
-JSON, so they are numbers, texts and containers of these; a tensor of one number is a number. Whether a container was a
-tuple, or a key a number, follows from the object's state at loading.
+Also the states of further objects with ``state_dict`` and ``load_state_dict``, by the user's names: learning rate
+schedulers, scalers, data loaders. These are written as JSON: numbers, texts and containers of them; a tensor with one
+element is a number. Tuples and keys that are numbers are restored according to the object's state at loading.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ PAIRS = "weft pairs"  # the key of the items of a mapping whose keys are not tex
 
 
 class OptimizerStateError(ValueError):
-    """A state that cannot be saved, or does not fit; one sentence."""
+    """A state cannot be saved or does not match; the message is one sentence."""
 
 
 def plain(value: Any, where: str) -> Any:
@@ -44,7 +43,7 @@ def plain(value: Any, where: str) -> Any:
 
 
 def like(value: Any, now: Any) -> Any:
-    """``value``, of JSON, in the types of ``now``."""
+    """The JSON ``value`` with the types of ``now``."""
     if isinstance(now, Tensor) and isinstance(value, int | float):
         return torch.full_like(now, value)
     if isinstance(value, dict):
@@ -79,7 +78,7 @@ def extra_of(extra: Extra) -> dict[str, Any]:
 
 
 def give_extra(extra: Extra, states: Mapping[str, Any]) -> None:
-    """Set ``extra`` to these states. Raises :class:`OptimizerStateError` for an object that was not saved, or that
+    """Restore the states of ``extra``. Raises :class:`OptimizerStateError` for an object that was not saved, or that
     rejects its state."""
     for name, each in extra.items():
         if name not in states:
@@ -109,14 +108,16 @@ class OptimizerState(NamedTuple):
 
 
 def own_part(optimizer: Optimizer) -> Optimizer:
-    """The optimizer of this process's part of the parameters: ``optimizer``, or the local one of torch's
-    ``ZeroRedundancyOptimizer``, which divides them among copies."""
+    """The optimizer of this process's part of the parameters: ``optimizer``, the local optimizer of torch's
+    ``ZeroRedundancyOptimizer``, which shards states over replicas, or the one that accelerate has wrapped."""
+    if type(optimizer).__name__ == "AcceleratedOptimizer":
+        return own_part(optimizer.optimizer)  # type: ignore[attr-defined]
     found = getattr(optimizer, "optim", None)
     return found if divides(optimizer) and isinstance(found, Optimizer) else optimizer
 
 
 def divides(optimizer: Optimizer) -> bool:
-    """Whether each process has the states of a part of its parameters."""
+    """Whether ``optimizer`` has the states of a part of its parameters only."""
     return type(optimizer).__name__ == "ZeroRedundancyOptimizer"
 
 
@@ -130,9 +131,9 @@ def state_of(optimizer: Optimizer, names: Mapping[int, str]) -> OptimizerState:
     numbers: dict[str, dict[str, Any]] = {}
     options: dict[str, dict[str, Any]] = {}
     whole, optimizer = optimizer, own_part(optimizer)
-    for asked, group in zip(whole.param_groups, optimizer.param_groups, strict=True):
+    for outer, group in zip(whole.param_groups, optimizer.param_groups, strict=True):
         own = {key: plain(value, f"the option {key}")
-               for key, value in {**group, **asked}.items() if key not in NO_OPTIONS}  # schedulers set the whole's
+               for key, value in {**group, **outer}.items() if key not in NO_OPTIONS}  # schedulers set the whole's
         for parameter in group["params"]:
             if _is_nothing(parameter, names):
                 continue
@@ -184,7 +185,7 @@ def give(optimizer: Optimizer, names: Mapping[int, str], kind: str, numbers: Map
 
 
 def _is_nothing(parameter: Tensor, names: Mapping[int, str]) -> bool:
-    """Whether it is a placeholder on a rank that trains nothing."""
+    """Whether ``parameter`` is the placeholder on a rank without trained parameters."""
     return not parameter.numel() and id(parameter) not in names
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class SignatureError(ValueError):
-    """Stages other than those the plan was made for."""
+    """The stages are not those for which the plan was made."""
 
 
 def signatures(training: Training) -> Mapping[str, str]:
@@ -38,12 +38,12 @@ def signatures(training: Training) -> Mapping[str, str]:
 
 def signed(plan: Plan, factory: Callable[[Plan, int], Training], allowed: Allowed | None = None,
            tell: Callable[[str], None] = lambda sentence: None) -> Plan:
-    """``plan`` with the signatures of the stages that ``factory(plan, rank)`` makes for its ranks, and with a REDUCE
+    """``plan`` with the signatures of the stages that ``factory(plan, rank)`` returns for each rank, and with a REDUCE
     for each set of stages that share parameters.
 
-    Raises :class:`SignatureError` for a factory that needs a session: its stages cannot be made before the launch; for
-    ties that name missing parameters; and for stages that differ from the plan's, unless that is ``allowed``, and then
-    ``tell`` is called with the difference.
+    Raises :class:`SignatureError` for a factory that needs a session, as it cannot be called before the launch; for
+    ties with missing parameters; and for stages that differ from the plan's, unless ``allowed``: then ``tell`` is
+    called with the difference.
     """
     if takes_session(factory):
         raise SignatureError("stages whose function takes a session can only be made when the plan runs, so a plan "

@@ -1,7 +1,6 @@
-"""The state of a rank as tensors by name: dicts, lists, numbers and texts of a checkpoint are one of them.
+"""The state of a rank as tensors by name: containers and values other than tensors are pickled into one of them.
 
-Values other than tensors are pickled, and read back by torch's unpickler for weights, which calls only what such plain
-values need. A state that it would not read is refused on saving.
+They are read by torch's restricted unpickler for weights. A state that it would not read is refused when it is saved.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from torch import Tensor
 
 
 class NotPlain(ValueError):
-    """A state whose reading would call a function; the message names it."""
+    """Reading the state would call a function; the message names it."""
 
 
 @dataclass(frozen=True)
 class _Name:
-    """Stands for the tensor of that name."""
+    """The placeholder of the tensor with this name."""
 
     name: str
 

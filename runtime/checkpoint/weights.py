@@ -1,13 +1,11 @@
-"""Sources of a model's weights: a state dict in memory, a file of torch, safetensors files, or a folder of either. For
-all of them, names are known at once, and tensors are read one by one, on request.
+"""Sources of a model's weights: a state dict in memory, a torch file, safetensors files, or a folder of either. In all
+of them names are known without reading tensors, which are read one by one, on request.
 
-A safetensors file has tensors by name: eight bytes with the length of a JSON header, the header, and then the numbers
-of one tensor after another.
+A safetensors file has eight bytes with the length of a JSON header, the header, and then the data of the tensors. Model
+hubs use this format, and any reader of it can read the files written here. It cannot contain code, and each tensor can
+be read separately; so checkpoints by names use it too.
 
-Model hubs' files have this format, and any reader of it reads the files written here. Nothing in it can be code, and a
-tensor is read without the others: so weights come from such files, and checkpoints are written to them.
-
-A model has its parameters and buffers each once, with all names that they have there.
+The parameters and buffers of a model are listed without duplicates, each with all its names.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ class Weights(Protocol):
     """Tensors by name. ``where`` describes their source in an error message."""
 
     where: str
-    tensors: Mapping[str, TensorLooks]
+    tensors: Mapping[str, TensorMetadata]
 
     def read(self, name: str) -> Tensor:
         """The tensor of that name; read-only. Raises :class:`WeightsError`."""
@@ -68,8 +66,8 @@ def _loaded(path: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise WeightsError(f"{path}: cannot be read: {error.strerror}") from None
     except (RuntimeError, pickle.UnpicklingError, EOFError, ValueError) as error:
-        said = (str(error) or type(error).__name__).splitlines()[0]
-        raise WeightsError(f"{path}: cannot be read as a state dict that torch.save wrote: {said:.200}") from None
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise WeightsError(f"{path}: cannot be read as a state dict that torch.save wrote: {reason:.200}") from None
     if not isinstance(found, Mapping):
         raise WeightsError(f"{path}: holds {type(found).__name__}, it must hold a state dict")
     return found
@@ -78,8 +76,8 @@ def _loaded(path: Path) -> Mapping[str, Any]:
 class _InMemory:
     def __init__(self, state: Mapping[str, Any], where: str) -> None:
         self.where, self._state = where, state
-        self.tensors: Mapping[str, TensorLooks] = {
-            str(name): TensorLooks(tuple(value.shape), value.dtype) for name, value in state.items()
+        self.tensors: Mapping[str, TensorMetadata] = {
+            str(name): TensorMetadata(tuple(value.shape), value.dtype) for name, value in state.items()
             if isinstance(value, Tensor)}
 
     def read(self, name: str) -> Tensor:
@@ -103,7 +101,7 @@ class _InFolder:
         for name, file in (listed or {}).items():
             if name not in self._of:
                 raise WeightsError(f"{folder / file}: has no {name}, which the folder's index says is there")
-        self.tensors: Mapping[str, TensorLooks] = {name: part.tensors[name] for name, part in self._of.items()}
+        self.tensors: Mapping[str, TensorMetadata] = {name: part.tensors[name] for name, part in self._of.items()}
 
     def read(self, name: str) -> Tensor:
         """See :class:`Weights`."""
@@ -145,10 +143,10 @@ NOTES = "__metadata__"
 
 
 class WeightsError(ValueError):
-    """Weights that cannot be read or written; the message says which and from where."""
+    """Weights cannot be read or written; the message has the name and the source."""
 
 
-class TensorLooks(NamedTuple):
+class TensorMetadata(NamedTuple):
     """Shape and type of a tensor."""
 
     shape: tuple[int, ...]
@@ -180,12 +178,11 @@ class TensorFile:
         notes = header.pop(NOTES, {})
         self.notes: Mapping[str, str] = notes if isinstance(notes, dict) else {}
         entries = {name: self._entry(name, entry, path.stat().st_size - 8 - size) for name, entry in header.items()}
-        self.tensors: Mapping[str, TensorLooks] = {name: looks for name, (looks, _) in entries.items()}
+        self.tensors: Mapping[str, TensorMetadata] = {name: looks for name, (looks, _) in entries.items()}
         self._places = {name: 8 + size + begin for name, (_, begin) in entries.items()}
 
     def read(self, name: str) -> Tensor:
-        """The tensor of that name, in newly allocated memory. Raises :class:`WeightsError` if the file has been cut
-        off."""
+        """The tensor of that name, in newly allocated memory. Raises :class:`WeightsError` for a truncated file."""
         looks = self.tensors[name]
         found = torch.empty(looks.shape, dtype=looks.dtype)
         if found.numel():
@@ -200,7 +197,7 @@ class TensorFile:
                 raise WeightsError(f"{self.path}: ends within {name}")
         return found
 
-    def _entry(self, name: str, entry: Any, length: int) -> tuple[TensorLooks, int]:
+    def _entry(self, name: str, entry: Any, length: int) -> tuple[TensorMetadata, int]:
         try:
             dtype, shape = TYPES[entry["dtype"]], tuple(entry["shape"])
             begin, end = entry["data_offsets"]
@@ -211,7 +208,7 @@ class TensorFile:
         if not whole or end > length or end - begin != math.prod(shape) * dtype.itemsize:
             raise WeightsError(f"{self.path}: {name} lies at {begin} to {end} of {length} bytes, which is not where "
                                f"{shape} of {dtype} can be: the file is damaged, or cut off")
-        return TensorLooks(shape, dtype), begin
+        return TensorMetadata(shape, dtype), begin
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, str] | None = None) -> None:
@@ -257,8 +254,8 @@ class NamedTensor(NamedTuple):
 
 
 def named_tensors(model: nn.Module, loss: nn.Module | None = None) -> list[NamedTensor]:
-    """All parameters and buffers of ``model``, and of ``loss``, as if it were the model's ``loss``; tied ones are one.
-    """
+    """The parameters and buffers of ``model``, and those of ``loss`` with the prefix ``loss.``; tied ones are listed
+    once."""
     found: dict[int, NamedTensor] = {}
     parts = model.named_modules(remove_duplicate=False)
     if loss is not None:

@@ -1,13 +1,12 @@
-"""A module's parameters in flat buckets that are cut equally over the ranks.
+"""A module's parameters in flat buckets that are divided equally over the ranks, and a rank's slice of a bucket.
 
-A bucket has parameters of one type, device and group of options one after another, padded with zeros to a multiple of
-the number of ranks: rank i has its i-th slice. The parameters' own data are views of it, so gathering the slices writes
-the parameters. Gradients have the same layout, with one more element behind each slice: how many of the bucket's
-parameters had no gradient on the rank, which the sum of gradients sums along.
+A bucket has the parameters of one dtype, device and group of options in sequence, padded with zeros to a multiple of
+the number of ranks; rank i owns slice i. The parameters' data are views of the bucket, so gathering the slices writes
+the parameters. Gradients have the same layout, with one more element after each slice: the number of the bucket's
+parameters without a gradient on the rank, which is summed with the gradients.
 
-A rank's slice of a bucket: its states, and the update of its elements of weights and gradients by a rule.
-
-Parameters without a gradient on any rank in a step keep their weights and states, as with torch's optimizers.
+A slice has the optimizer states of its elements, and updates them and the weights by a rule. Parameters without a
+gradient on any rank in a step keep their weights and states, as with torch's optimizers.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from weft.runtime.communication.rules import RULES, STATES, direction, moments, 
 
 
 class Member(NamedTuple):
-    """A parameter of a bucket, by its name in the model; ``begin`` is the offset of its first element there."""
+    """A parameter of a bucket, with its name in the model and the offset ``begin`` of its first element."""
 
     name: str
     parameter: nn.Parameter
@@ -47,8 +46,8 @@ class MemberPart(NamedTuple):
 
 
 class Summing(NamedTuple):
-    """The sum of a bucket's gradients under way: ``mine`` receives this rank's slice, and behind it the number of
-    missing gradients; ``came``: which of them this rank had."""
+    """The pending sum of a bucket's gradients. ``mine``: receives this rank's slice and, after it, the number of
+    missing gradients. ``came``: whether this rank had a gradient, for each member."""
 
     pending: Pending
     mine: Tensor
@@ -68,7 +67,7 @@ class Bucket:
     def __post_init__(self) -> None:
         first = self.members[0].parameter
         self.elements = sum(member.parameter.numel() for member in self.members)
-        self.width = max(1, -(-self.elements // self.ranks))  # 1 where all parameters are empty
+        self.width = max(1, -(-self.elements // self.ranks))  # 1 if all parameters are empty
         self.flat = torch.zeros(self.ranks * self.width, dtype=first.dtype, device=first.device)
         for member in self.members:
             place = self.flat[member.begin:member.end]
@@ -76,10 +75,10 @@ class Bucket:
             member.parameter.data = place.view(member.parameter.shape)
         self.segments = tuple(self.segments_of(self.rank))
         self.slice = self.flat[self.rank * self.width:(self.rank + 1) * self.width]
-        self.gradient: Tensor | None = None  # of all ranks' slices, while they are filled and summed
+        self.gradient: Tensor | None = None  # all slices, while gradients are collected
         self.came = [False] * len(self.members)
         self.summing: Summing | None = None
-        self.gathering: Pending | None = None  # the parameters under way
+        self.gathering: Pending | None = None  # the pending gathering of parameters
 
     def segments_of(self, rank: int) -> Iterator[MemberPart]:
         """The members' parts in the slice of ``rank``, in order."""
@@ -90,7 +89,7 @@ class Bucket:
                 yield MemberPart(number, begin - low, end - low, begin - member.begin)
 
     def take(self, number: int, gradient: Tensor) -> None:
-        """Copy the gradient of a member to its place. Raises ``ValueError`` for a sparse one."""
+        """Copy the gradient of a member into the bucket. Raises ``ValueError`` for a sparse gradient."""
         if gradient.layout != torch.strided:
             raise ValueError(f"the gradient of {self.members[number].name!r} is sparse, and slices are dense: make the "
                              "module with sparse=False")
@@ -105,18 +104,18 @@ class Bucket:
 
     @property
     def is_full(self) -> bool:
-        """Whether all gradients have come."""
+        """Whether all gradients have been taken."""
         return all(self.came)
 
     def closed(self) -> Tensor:
-        """The gradients to sum, with the number of missing ones behind each slice; the bucket gives them up."""
+        """Remove the gradients from the bucket and return them, with the number of missing ones after each slice."""
         flat = self.flat.new_zeros(self.ranks, self.width + 1) if self.gradient is None else self.gradient
         flat[:, -1] = float(self.came.count(False))
         self.gradient = None
         return flat
 
     def forget(self) -> None:
-        """Drop all gradients, as before a backward."""
+        """Drop all gradients."""
         self.gradient, self.summing, self.came = None, None, [False] * len(self.members)
 
     def wait(self) -> None:
@@ -126,7 +125,7 @@ class Bucket:
             self.gathering = None
 
     def require_in_place(self) -> None:
-        """Raise ``ValueError`` if a parameter's data have been moved."""
+        """Raise ``ValueError`` if a parameter's data are no longer in the bucket."""
         for member in self.members:
             if member.begin < member.end and member.parameter.data_ptr() != self.flat[member.begin:].data_ptr():
                 raise ValueError(f"the data of the parameter {member.name!r} have been replaced since the optimizer "
@@ -134,8 +133,8 @@ class Bucket:
 
 
 def buckets_of(named: Sequence[tuple[str, nn.Parameter, int]], ranks: int, rank: int, most: int) -> list[Bucket]:
-    """Buckets of at most ``most`` bytes (a larger parameter has its own), in the order of ``named``: names, parameters
-    that are not views of others, and the number of each one's group of options."""
+    """Buckets of at most ``most`` bytes (a larger parameter has its own), in the order of ``named``: for each parameter
+    its name, the parameter, and the number of its group of options."""
     buckets: list[Bucket] = []
     lists: dict[tuple[torch.dtype, torch.device, int], list[Member]] = {}
 
@@ -195,8 +194,9 @@ class BucketSlice:
             self._goes.append((segment, goes))
 
     def squares(self) -> Tensor:
-        """For each member, the sum of squares of its weights here, and in the second row of its directions."""
-        wide = torch.promote_types(self.bucket.flat.dtype, torch.float32)  # half precision overflows
+        """For each member, the sum of squares of its weights on this rank, and in the second row that of its
+        directions."""
+        wide = torch.promote_types(self.bucket.flat.dtype, torch.float32)  # squares in half precision overflow
         found = self.bucket.flat.new_zeros(2, len(self.bucket.members), dtype=wide)
         for segment, goes in self._goes:
             for row, tensor in enumerate((self.bucket.slice[segment.begin:segment.end], goes)):
@@ -211,7 +211,7 @@ class BucketSlice:
         self._goes = []
 
     def load(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
-        """Load the slice of whole states, by parameter name."""
+        """Load this rank's slice of the full states, by parameter name."""
         names = [member.name for member in self.bucket.members]
         self.steps = [int(saved[name]["step"]) for name in names]
         for segment in self.bucket.segments:

@@ -31,13 +31,13 @@ def take(tensor: Tensor, chunk: Chunk | None) -> Tensor:
 
 
 def in_pieces(tensor: Tensor, axis: int, pieces: int) -> Tensor:
-    """A view with ``axis`` split in two: the number of an equal piece, and the place in it."""
+    """A view with ``axis`` split into the number of the piece (all are equal) and the position in it."""
     shape = tensor.shape
     return tensor.view(*shape[:axis], pieces, shape[axis] // pieces, *shape[axis + 1:])
 
 
 def place(target: Tensor, chunk: Chunk) -> Tensor | None:
-    """The memory of a chunk of ``target``, if that is contiguous."""
+    """A view of a chunk of ``target``, if it is contiguous; otherwise ``None``."""
     if chunk.pieces > 1:
         return None
     found = take(target.view(-1) if chunk.axis is None else target, chunk)
@@ -57,12 +57,12 @@ def put(target: Tensor, chunk: Chunk, value: Tensor) -> None:
 
 
 def slice_of(whole: Tensor, axis: int | None, ranks: int, index: int) -> Tensor:
-    """Part ``index`` of ``ranks`` equal ones of a whole tensor."""
+    """Part ``index`` of ``ranks`` equal parts of a full tensor."""
     return take(whole, Chunk(axis, index, ranks))
 
 
 def whole_places(value: RankTensor, ranks: int, index: int, device: torch.device) -> Tensor:
-    """The places of a rank's elements of a tensor among the whole one's flattened elements."""
+    """The positions of a rank's elements among the flattened elements of the full tensor."""
     whole = torch.arange(math.prod(value.whole), device=device).reshape(value.whole)
     return slice_of(whole, value.axis, ranks, index) if value.lies == "sliced" else whole
 
@@ -77,10 +77,10 @@ def computes_alone(call: StageCall) -> bool:
 
 
 class Calls:
-    """Runs calls of ``program`` on its rank of ``group``; ``world``: all ranks, of pipeline groups too.
+    """Runs calls of ``program`` on its rank of ``group``; ``world``: the ranks of all pipeline groups.
 
-    ``dtypes`` has the data type by bytes per element. ``issue`` waits for collectives where the calls run: on a network
-    lane's own thread, or beside one.
+    ``dtypes``: the dtype by bytes per element. ``issue``: runs a collective and waits for it, on the thread of a
+    network lane or another one.
     """
 
     def __init__(self, program: LaneProgram, group: dist.ProcessGroup, world: dist.ProcessGroup, device: torch.device,
@@ -101,7 +101,7 @@ class Calls:
             return self._received(call)
         return own[call.kind](call, inputs[0], into)
 
-    # -- beside kernels ------------------------------------------------------------------------------------------------
+    # -- kernels that depend on the rank -------------------------------------------------------------------------------
 
     def _norm(self, call: StageCall, tensor: Tensor, _: Tensor | None) -> Tensor:
         square = tensor.square().sum()
@@ -185,10 +185,10 @@ Kernel: TypeAlias = Callable[[StageCall, Sequence[Tensor]], Tensor]
 
 
 def dropped(places: Tensor, rate: float, seed: int) -> Tensor:
-    """By the elements' places in the whole tensor: 0 with probability ``rate``, else 1 / (1 - ``rate``).
+    """The dropout factors of the elements at global ``places``: 0 with probability ``rate``, else 1 / (1 - ``rate``).
 
-    Places are hashed by the finalizer of SplitMix64 (Steele et al., OOPSLA 2014), in numbers modulo 2**64, so that
-    every rank knows the dropped elements of any slice.
+    Positions are hashed by the finalizer of SplitMix64 (Steele et al., OOPSLA 2014), modulo 2**64, so that the dropped
+    elements do not depend on the division into slices.
     """
     bits = places.to(torch.int64) + _wrapped((seed + 1) * 0x9E3779B97F4A7C15)
     bits = (bits ^ _shifted(bits, 30)) * _wrapped(0xBF58476D1CE4E5B9)
@@ -199,7 +199,7 @@ def dropped(places: Tensor, rate: float, seed: int) -> Tensor:
 
 
 def _wrapped(number: int) -> int:
-    """As a signed 64-bit number."""
+    """``number`` as a signed 64-bit number."""
     return (number + 2**63) % 2**64 - 2**63
 
 
@@ -210,7 +210,7 @@ def _shifted(bits: Tensor, by: int) -> Tensor:
 
 def _pointwise(call: StageCall, inputs: Sequence[Tensor]) -> Tensor:
     assert call.function is not None
-    widest = _widest(inputs)  # torch would not let a tensor of one number widen another
+    widest = _widest(inputs)  # torch does not promote by tensors of dimension 0
     found = call.function(torch, *(tensor.to(widest) for tensor in inputs), **call.attributes)
     assert isinstance(found, Tensor)
     return found.to(widest)

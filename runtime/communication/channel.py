@@ -1,12 +1,12 @@
-"""Collectives beside computation: started in one order on all ranks, waited for just before the result is read.
+"""Asynchronous collectives: started in the same order on all ranks, and waited for just before the result is read.
 
-On a CPU a channel is a thread with a queue: it runs the collectives one after another, like a network lane, while the
+On a CPU a channel is a thread with a queue, which runs the collectives in sequence, like a network lane, while the
 caller computes. On CUDA it is a stream: a collective waits for the earlier work on the caller's stream, and the
-reader's stream waits for the collective. The tests run the CPU's half; CUDA's has not been run on a GPU.
+reader's stream waits for the collective. The tests cover CPUs only; the CUDA code has not been run on a GPU.
 
-A channel has its own process group, so that collectives of the caller never come between its own. A rank that fails
-publishes the reason in the rendezvous store; ranks that wait for it poll that, and end with its sentence. A rank that
-dies silently is detected by the connection, or after ``timeout``.
+A channel has its own process group, so that its collectives do not mix with the caller's. A rank that fails publishes
+the reason in the rendezvous store; ranks that wait for it poll the store, and fail with the same sentence. A rank that
+dies without a report is detected by a lost connection, or after ``timeout``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from weft.runtime.communication.others import Others, RankError, Told
+from weft.runtime.communication.failures import Failure, PeerRanks, RankError
 from weft.runtime.ranks.stopwatch import sleep_until
 
 _Begin: TypeAlias = Callable[..., dist.Work | None]
@@ -51,7 +51,7 @@ def all_reduce(tensor: Tensor, group: dist.ProcessGroup) -> dist.Work | None:
 
 
 _NOTHING = "not there"
-PATIENCE = 2.0  # seconds for a collective under way when its channel is closed
+PATIENCE = 2.0  # seconds for a pending collective when its channel is closed
 LOOK = 0.2  # seconds between two checks whether another rank has failed
 
 
@@ -78,7 +78,7 @@ class Pending:
         self._event: torch.cuda.Event | None = None
 
     def run(self, lane: _ThreadState) -> None:
-        """On the channel's thread: from start to end."""
+        """Run the collective from start to end, on the channel's thread."""
         try:
             if lane.failed is not None:
                 raise lane.failed
@@ -90,14 +90,14 @@ class Pending:
             sleep_until(begun + self._seconds, time.perf_counter)
         except BaseException as error:
             if lane.failed is None:
-                self._channel.others.told.write(str(self._channel.others.error(self._name, error)))
+                self._channel.others.record.write(str(self._channel.others.error(self._name, error)))
             lane.failed = self._error = error
         finally:
             del self._begin  # and its tensors
             self._done.set()
 
     def run_on(self, stream: torch.cuda.Stream, tensors: Sequence[Tensor]) -> None:
-        """On the channel's stream: behind the current work of the caller's stream."""
+        """Launch the collective on the channel's stream, after the current work of the caller's stream."""
         stream.wait_stream(torch.cuda.current_stream())
         with torch.no_grad(), torch.cuda.stream(stream):
             work = self._begin()
@@ -110,33 +110,33 @@ class Pending:
 
     @property
     def is_done(self) -> bool:
-        """Whether waiting takes no time (on CUDA: whether the GPU has finished it)."""
+        """Whether the collective is complete (on CUDA: on the GPU)."""
         return self._done.is_set() if self._event is None else bool(self._event.query())  # type: ignore[no-untyped-call]
 
     def wait(self) -> None:
-        """Return when the result is available. Raises :class:`RankError` if it never will be."""
+        """Wait until the result is available. Raises :class:`RankError` if the collective has failed."""
         if self._event is not None:
             torch.cuda.current_stream().wait_event(self._event)
             return
         while not self._done.wait(LOOK):
-            said = self._channel.others.told.read()
-            if said is not None:
-                raise RankError(said)
+            reason = self._channel.others.record.read()
+            if reason is not None:
+                raise RankError(reason)
         if self._error is not None:
             raise self._channel.others.error(self._name, self._error) from self._error
 
 
 class Channel:
-    """The collectives of the ranks of ``group`` (by default of all). All of them must make it together.
+    """The collectives of the ranks of ``group`` (default: all), which must create it together.
 
     ``timeout``: seconds that a collective waits for the other ranks. ``only``: the ranks of the group that make it, by
-    their numbers there. ``told``: the common failure record of several channels of one program.
+    their numbers there. ``record``: the common failure record of several channels of one program.
 
     Raises ``ValueError`` where no process group has been initialised, or this rank is not in the group.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None, device: torch.device | str = "cpu",
-                 timeout: float = 60.0, *, only: Sequence[int] | None = None, told: Told | None = None) -> None:
+                 timeout: float = 60.0, *, only: Sequence[int] | None = None, record: Failure | None = None) -> None:
         require_group(group)
         if not 0 < timeout < float("inf"):
             raise ValueError(f"timeout is {timeout}, it must be a number of seconds greater than 0")
@@ -144,7 +144,7 @@ class Channel:
         self.group = own_group(group, timeout, only)
         self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
         with meeting(timeout):
-            self.others = Others(self.group, timeout, told)
+            self.others = PeerRanks(self.group, timeout, record)
         self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._lane = _ThreadState()
         self._end = weakref.finalize(self, _ended, self._lane, self._started())
@@ -158,10 +158,10 @@ class Channel:
 
     def start(self, name: str, begin: Callable[[], dist.Work | None], tensors: Sequence[Tensor] = (),
               seconds: float = 0.0) -> Pending:
-        """Start a collective behind the earlier ones; ``begin`` calls it, with ``async_op=True``.
+        """Start a collective after the earlier ones; ``begin`` calls it with ``async_op=True``.
 
-        It takes ``seconds`` at least, if emulated (on a CPU). ``tensors``: those that it reads and writes. Raises
-        ``ValueError`` when the channel is closed, and :class:`RankError` when this rank has reported a failure.
+        ``seconds``: its least duration, for emulation (on a CPU). ``tensors``: those that it reads and writes. Raises
+        ``ValueError`` if the channel is closed, and :class:`RankError` if this rank has reported a failure.
         """
         if self.others.failed is not None:
             raise RankError(f"{self.others.failed}; what uses these collectives has to be made anew, on all ranks")
@@ -187,12 +187,12 @@ class Channel:
                                      f"{other!s:.200} on rank {rank}")
 
     def close(self) -> None:
-        """End the thread, when the started collectives are over."""
+        """End the thread after the started collectives."""
         self._end()
 
 
 def _ended(lane: _ThreadState, thread: threading.Thread | None) -> None:
-    """End the thread: one that still works when the interpreter ends would crash the process."""
+    """End the thread: one that still runs at the interpreter's exit would crash the process."""
     lane.queue.put(None)
     if thread is not None and thread is not threading.current_thread():
         thread.join(PATIENCE)
@@ -209,7 +209,7 @@ def require_group(group: dist.ProcessGroup | None) -> None:
 
 @contextmanager
 def meeting(timeout: float) -> Iterator[None]:
-    """A meeting of all ranks: :class:`RankError` for one that does not come within ``timeout`` seconds."""
+    """Inside, ranks synchronise: a rank that does not arrive within ``timeout`` seconds raises :class:`RankError`."""
     try:
         yield
     except RuntimeError as error:

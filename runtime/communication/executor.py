@@ -1,11 +1,11 @@
-"""A rank runs its program: computation in the caller's thread, collectives beside it on separate channels.
+"""Execution of a rank's program: computation in the caller's thread, collectives concurrently on separate channels.
 
-All steps are in one common order, on each lane, so nothing can wait in a circle. A step of a network lane is started as
-soon as its inputs are computed; a wait is just before the first reader of its outputs. Chunks of a tensor are written
-into one tensor, each at its place.
+All ranks have the steps of each lane in the same order, so there is no deadlock. A step of a network lane is started as
+soon as its inputs are computed, and waited for just before the first reader of its outputs. Chunks of a tensor are
+written into one tensor.
 
-Fused stages as one function: the computation of a step between collectives, compiled together where torch can and the
-caller requests it.
+The computation of a fused step between two collectives is one function, compiled if the caller requests it and torch
+supports it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from torch import Tensor
 
 from weft.runtime.communication.calls import Calls, computes_alone, place, put, take
 from weft.runtime.communication.channel import Channel, Pending, own_group
+from weft.runtime.communication.failures import RankError
 from weft.runtime.communication.instructions import Key, LaneProgram, LaneStep, LaneWait, StageCall
-from weft.runtime.communication.others import RankError
 from weft.runtime.ranks.stopwatch import sleep_until
 
 
 class Lap(NamedTuple):
-    """When a step ran on a CPU, in seconds of :func:`time.perf_counter`."""
+    """The start and end of a step on a CPU, in seconds of :func:`time.perf_counter`."""
 
     stage: str
     chunk: int
@@ -43,7 +43,7 @@ class _Lane(NamedTuple):
 
 
 class _Values(dict[str, Tensor]):
-    """The tensors of one run by name; one that is not kept is released after the last step that reads it."""
+    """The tensors of one run by name; those that are not kept are released after the last step that reads them."""
 
     def __init__(self, given: Mapping[str, Tensor], program: LaneProgram) -> None:
         super().__init__(given)
@@ -52,7 +52,7 @@ class _Values(dict[str, Tensor]):
         self._lock = threading.Lock()
 
     def has_read(self, step: LaneStep) -> None:
-        """Release inputs that ``step`` was the last to read."""
+        """Release the inputs of ``step`` without further readers."""
         with self._lock:
             for part in step.reads:
                 if part.name in self._left:
@@ -102,7 +102,7 @@ class ProgramExecutor:
         if program.groups == 1:
             return {"network": everyone}
         return {"sends": everyone, "network": Channel(
-            everyone.group, self.device, everyone.timeout, only=self._own_ranks(), told=everyone.others.told)}
+            everyone.group, self.device, everyone.timeout, only=self._own_ranks(), record=everyone.others.record)}
 
     def _own_ranks(self) -> range:
         first = self.program.group * self.program.ranks
@@ -122,25 +122,25 @@ class ProgramExecutor:
         return Calls(self.program, group, everyone.group, self.device, self.dtypes, issue)
 
     def run(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors kept, by name, from those ``given``: this rank's part of each external tensor.
+        """Run the program on ``given``, this rank's parts of the external tensors; returns the kept tensors by name.
 
-        Raises ``ValueError`` for tensors that are missing, or of another shape, type or device, and
-        :class:`~weft.runtime.communication.others.RankError` if another rank has failed; after either the ranks are out
-        of step, and the program must be made anew.
+        Raises ``ValueError`` for tensors that are missing or have another shape, dtype or device, and
+        :class:`~weft.runtime.communication.failures.RankError` if another rank has failed. After either, ranks are no
+        longer synchronised, and the executor must be created again.
         """
         if self._failed is not None:
             raise RankError(f"this program has failed before, make it anew: {self._failed}")
         self.laps = []
         channel = self._lanes["network"].channel
         try:
-            with channel.others.telling("the program"), torch.no_grad():
+            with channel.others.reporting("the program"), torch.no_grad():
                 values = self._checked(given)
                 pendings: dict[Key, Pending] = {}
                 for instruction in self.program.instructions:
                     if isinstance(instruction, LaneWait):
                         self._wait(instruction.keys, pendings, values)
                     elif instruction.lane == "compute":
-                        with channel.others.telling(f"the stage {instruction.key[0]!r}"):
+                        with channel.others.reporting(f"the stage {instruction.key[0]!r}"):
                             self._run(instruction, values, self._computing)
                     else:
                         pendings[instruction.key] = self._start(instruction, values, pendings)
@@ -155,7 +155,7 @@ class ProgramExecutor:
         for channel in self._channels.values():
             channel.close()
 
-    # -- what is given and kept ----------------------------------------------------------------------------------------
+    # -- inputs and outputs --------------------------------------------------------------------------------------------
 
     def _checked(self, given: Mapping[str, Tensor]) -> _Values:
         for name in self.program.given:
@@ -202,7 +202,7 @@ class ProgramExecutor:
                 value.record_stream(torch.cuda.current_stream())
 
     def _run(self, step: LaneStep, values: _Values, calls: Calls) -> None:
-        """Run the calls of a step in this thread; it takes its seconds at least."""
+        """Run the calls of a step in this thread, for at least the step's ``seconds``."""
         begun = time.perf_counter()
         inside = {part.name: take(values[part.name], part.chunk) for part in step.reads}
         chunks = {part.name: part.chunk for part in step.writes}
@@ -231,7 +231,7 @@ class ProgramExecutor:
         self.laps.append(Lap(*step.key, step.lane, begun, time.perf_counter()))
 
     def _target(self, name: str, values: _Values) -> Tensor:
-        """The tensor whose chunks are written; one lane writes all of them."""
+        """The tensor into which chunks are written; one lane writes all of them."""
         if name not in values:
             value = self.program.values[name]
             values[name] = torch.empty(value.shape, dtype=self.dtypes[value.itemsize], device=self.device)
@@ -242,9 +242,9 @@ _Function: TypeAlias = Callable[..., tuple[Tensor, ...]]
 
 
 class Fused:
-    """Runs the fused computation of steps; ``compiled``: by ``torch.compile`` (a string: with that backend).
+    """Runs the fused computation of steps. ``compiled``: whether to use ``torch.compile`` (a string: its backend).
 
-    Stages that cannot be compiled run uncompiled, with one sentence for each in ``notes``.
+    Stages that cannot be compiled run uncompiled, with a sentence for each in ``notes``.
     """
 
     def __init__(self, compiled: bool | str, notes: list[str]) -> None:
@@ -252,9 +252,9 @@ class Fused:
         self._functions: dict[tuple[str, int, int], tuple[_Function, _Function]] = {}  # compiled, and plain
 
     def run(self, step: LaneStep, first: int, calls: Calls, inside: dict[str, Tensor]) -> int | None:
-        """Run ``step`` from call ``first`` to the next that communicates, and return that one's number.
+        """Run ``step`` from call ``first`` up to the next one that communicates, and return that one's number.
 
-        ``None`` where the step is not fused or begins with such a call: nothing has been run.
+        Returns ``None``, without running anything, if the step is not fused or begins with such a call.
         """
         last = first
         while last < len(step.calls) and computes_alone(step.calls[last]):

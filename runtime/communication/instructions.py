@@ -1,8 +1,8 @@
 """One rank's program of computation and communication: steps on lanes, and waits.
 
-A step runs one stage, or one chunk of it, as a list of calls: of one kernel or collective, or of several where stages
-are fused. A step of the compute lane runs in the instructions' thread; one of a network lane is started there and runs
-beside the following ones. All ranks have their steps on a lane in one common order.
+A step runs one stage, or a chunk of it, as a list of calls of kernels and collectives; fused stages have several. A
+step of the compute lane runs in the instructions' thread; a step of a network lane is started there and runs
+concurrently with the following ones. All ranks have the steps of a lane in the same order.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-#: Where a step runs: in the instructions' thread, on the lane of the group's collectives, on the lane between groups.
+#: The lanes: the instructions' thread, the collectives of the group, messages between groups.
 Lane: TypeAlias = Literal["compute", "network", "sends"]
 #: A stage, and the number of its chunk.
 Key: TypeAlias = tuple[str, int]
@@ -19,8 +19,8 @@ Key: TypeAlias = tuple[str, int]
 
 @dataclass(frozen=True)
 class Chunk:
-    """Elements of a tensor: its ``axis`` (``None``: all of its elements, flattened) is cut into ``pieces`` equal ones,
-    and each of these into ``count`` parts, of which the chunk has number ``index``."""
+    """A chunk of a tensor: its ``axis`` (``None``: all elements, flattened) is cut into ``pieces`` equal pieces, each
+    piece into ``count`` parts, and the chunk has part ``index`` of every piece."""
 
     axis: int | None
     index: int
@@ -28,7 +28,7 @@ class Chunk:
     pieces: int = 1
 
     def bounds(self, size: int) -> tuple[int, int]:
-        """Begin and end within each piece, of an axis of ``size``."""
+        """The begin and end within each piece, for an axis of length ``size``."""
         piece = size // self.pieces
         return piece * self.index // self.count, piece * (self.index + 1) // self.count
 
@@ -62,9 +62,9 @@ class StageCall:
 
 @dataclass(frozen=True)
 class LaneStep:
-    """``calls`` on a ``lane``: ``reads`` and ``writes`` are their inputs from outside and their outputs to others.
+    """``calls`` on a ``lane``. ``reads``: their inputs from other steps. ``writes``: their outputs for other steps.
 
-    ``after``: steps of another network lane that end before it begins. ``seconds``: its least duration.
+    ``after``: steps of another network lane that must be complete before. ``seconds``: the least duration.
     """
 
     key: Key
@@ -78,7 +78,7 @@ class LaneStep:
 
 @dataclass(frozen=True)
 class LaneWait:
-    """Wait until these steps of network lanes are over."""
+    """Wait until these steps of network lanes are complete."""
 
     keys: tuple[Key, ...]
 
@@ -88,8 +88,8 @@ Instruction: TypeAlias = LaneStep | LaneWait
 
 @dataclass(frozen=True)
 class RankTensor:
-    """A tensor on this rank: its shape, bytes of an element, and its part of the whole one of shape ``whole``: ``lies``
-    is ``"local"``, ``"replicated"`` or ``"sliced"`` along ``axis`` (``None``: flattened)."""
+    """A tensor on this rank: its shape, bytes per element, and the shape ``whole`` of the full tensor. ``lies``:
+    ``"local"``, ``"replicated"``, or ``"sliced"`` along ``axis`` (``None``: flattened)."""
 
     shape: tuple[int, ...]
     itemsize: int
@@ -100,9 +100,9 @@ class RankTensor:
 
 @dataclass(frozen=True)
 class LaneProgram:
-    """``instructions`` of rank ``index`` of the ``ranks`` of pipeline group ``group``; ``values``: all tensors of the
-    program by name; ``given``: this rank's external inputs; ``kept``: its outputs. ``digest`` identifies the program:
-    the same on all ranks that run one."""
+    """The ``instructions`` of rank ``index`` of the ``ranks`` in pipeline group ``group``. ``values``: all tensors of
+    the program by name. ``given``: this rank's external inputs. ``kept``: its outputs. ``digest``: the identity of the
+    program, equal on all ranks."""
 
     index: int
     ranks: int

@@ -1,10 +1,10 @@
-"""When a module reads its parameters: it waits for them just before.
+"""Hooks that wait for a module's parameters just before its forward reads them.
 
-A module's forward is assumed to read its own parameters. Some forwards read those of a child and never call the child
-(an attention reads its output projection's weight): the first forward, which waits for everything, records which
-modules are called, and parameters of modules that were not called are waited for when the nearest enclosing called
-module is called. In evaluation forwards may take other paths, so modules wait for everything. One case cannot be
-detected: a forward that reads a child's parameters and calls that child only afterwards.
+A module's forward is assumed to read its own parameters. Some forwards read those of a child without calling it (an
+attention reads its output projection's weight). So the first forward waits for all parameters and records the called
+modules; later, the nearest called ancestor of a module that was not called waits for its parameters. In evaluation,
+forwards may take other paths, so modules wait for all parameters. One case cannot be detected: a forward that reads a
+child's parameters and calls that child only afterwards.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import nn
 
 
 class _Hook:
-    """Calls ``hook``. A copy, in a module that is copied or saved, does nothing: that module has no optimizer."""
+    """Calls ``hook``. A copy, as in a copied or saved module, does nothing, as that module has no optimizer."""
 
     def __init__(self, hook: Callable[..., None] | None = None) -> None:
         self.function = hook  # not ``hook``: torch's wrapper has one, and this object's attributes are copied over it
@@ -52,17 +52,17 @@ class Readers:
                             module.register_load_state_dict_pre_hook(saved)]  # type: ignore[no-untyped-call]
 
     def learn(self) -> None:
-        """A forward is over: from now on each module waits for its own reads only."""
+        """End the first forward: from now on each module waits only for the parameters that it reads."""
         if self._reads is None and self._called:
             self._reads = _reads(self._root, self._called)
 
     def remove(self) -> None:
-        """Take the hooks away."""
+        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
 
     def _before(self, module: nn.Module, _: Any) -> None:
-        if self._reads is None or module not in self._called:  # called for the first time: others may be, too
+        if self._reads is None or module not in self._called:  # an unexpected call: other modules may be called too
             self._called.add(module)
             self._wait(self._all)
             self._reads = None if self._reads is None else _reads(self._root, self._called)

@@ -1,10 +1,11 @@
-"""Data parallel training with sliced states: gradients reduce-scattered, slices updated, parameters gathered.
+"""Data parallel training with sharded states: gradients are reduce-scattered, slices updated, parameters all-gathered.
 
-The schedule that CoCoNet (Jangda et al., ASPLOS 2022) calls RS-C-AG with the states as slices, and ZeRO (Rajbhandari et
-al., SC 2020) its first two stages. Every rank has 1/N of the states, and computes 1/N of the update.
+This schedule is RS-C-AG with sliced states in CoCoNet (Jangda et al., ASPLOS 2022), and the first two stages of ZeRO
+(Rajbhandari et al., SC 2020). Every rank has 1/N of the states, and computes 1/N of the update.
 
-- A bucket's reduce-scatter starts as soon as the backward has made its gradients, buckets in one order on all ranks.
-- :meth:`ShardedOptimizer.step` updates slices as their sums come, and starts gathering in the order of the forward.
+- A bucket's reduce-scatter starts as soon as the backward has computed its gradients; buckets have the same order on
+  all ranks.
+- :meth:`ShardedOptimizer.step` updates slices as their sums arrive, and starts gathering in the order of the forward.
 - A module waits for its parameters just before its next forward.
 """
 
@@ -37,20 +38,19 @@ class ShardedOptimizer(torch.optim.Optimizer):
             loss(module(x), y).backward()
             optimizer.step()
 
-    It replaces ``DistributedDataParallel`` and a plain optimizer: each rank runs the backward of its part of the batch
-    (of the mean loss), and :meth:`step` updates the weights as the plain rule would with the mean gradient. All ranks
-    make it together, and rank 0's weights are the initial ones; buffers, and untrained parameters, are each rank's own.
+    It replaces ``DistributedDataParallel`` and an optimizer: each rank runs the backward of the mean loss of its part
+    of the batch, and :meth:`step` updates the weights by the rule with the mean gradient. All ranks create it together
+    and start with rank 0's weights; buffers and untrained parameters are not synchronised.
 
     ``rule``: ``"adam"``, ``"adamw"`` (as in torch) or ``"lamb"``. Its ``options``, ``lr``, ``betas``, ``eps`` and
-    ``weight_decay``, have the defaults that were published for it. ``options_of`` gives a parameter, by its name, other
-    ones than all have (such as no decay for biases).
-    ``clip_norm``: the largest norm of the mean gradient of all parameters. ``bucket_bytes``: how much is summed at
-    once. ``timeout``: seconds that a collective waits for other ranks.
+    ``weight_decay``, have the published defaults. ``options_of``: returns other options for a parameter, by its name
+    (such as no decay for biases). ``clip_norm``: the largest norm of the mean gradient of all parameters.
+    ``bucket_bytes``: the size of a bucket. ``timeout``: seconds that a collective waits for other ranks.
 
-    Gradients are moved out: ``.grad`` is ``None`` after the backward. Of several backwards a step, all but the last run
-    within :meth:`accumulating`. Between :meth:`step` and the next forward, call :meth:`wait` before reading parameters
-    yourself; saving and loading the module's state dict do. So must a forward that reads a child module's parameters
-    before it calls that child. Copies of the module have no optimizer.
+    ``.grad`` is ``None`` after the backward, as gradients are moved into buckets. With several backwards per step, all
+    but the last run within :meth:`accumulating`. Between :meth:`step` and the next forward, call :meth:`wait` before
+    reading parameters; saving and loading the module's state dict do so. A forward that reads a child module's
+    parameters before it calls that child must call it, too. Copies of the module have no optimizer.
 
     Raises ``ValueError`` for invalid options, a module without parameters to train or already with such an optimizer,
     ranks with other parameters or options, and where no process group is initialised.
@@ -121,13 +121,13 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Update the slices and start gathering the parameters. All ranks call it together.
 
-        Raises :class:`~weft.runtime.communication.others.RankError` if another rank has failed. After any error, here
+        Raises :class:`~weft.runtime.communication.failures.RankError` if another rank has failed. After any error, here
         or in a hook of the backward, the optimizer must be made anew on all ranks.
         """
         if closure is not None:
             raise ValueError("ShardedOptimizer takes no closure: its gradients are summed during the backward")
         self._readers.learn()
-        with self._channel.others.telling("the optimizer's step"):
+        with self._channel.others.reporting("the optimizer's step"):
             self._sum_the_rest()
             factor = self._factor()
             norms = [self._advance(own, factor) for own in self._slices]
@@ -204,7 +204,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def close(self) -> None:
         """Remove the module's hooks and end the channel, once the parameters are gathered.
 
-        Raises :class:`~weft.runtime.communication.others.RankError` if they never will be; the hooks are removed then
+        Raises :class:`~weft.runtime.communication.failures.RankError` if they never will be; the hooks are removed then
         too.
         """
         try:
@@ -222,7 +222,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         def taken(_: Tensor) -> None:
             if self._accumulates:
                 return
-            with self._channel.others.telling("the backward"):
+            with self._channel.others.reporting("the backward"):
                 self._take(bucket, number)
                 while self._next < len(self.buckets) and self.buckets[self._next].is_full:
                     self._start_sum(self.buckets[self._next])

@@ -1,9 +1,8 @@
-"""Compiles a rank's instructions into actions, whether they run in one list or in queues.
+"""Compiles a rank's instructions into actions, for execution in one list or in queues.
 
-The instructions run many times, and do the same each time. So all that can be known before the first step is: passes
-and transfers are bound calls, the watchdog's activities are written, and the order determines which instruction first
-needs a message, which last reads a result, and which SEND must be over before another one starts. A running action
-looks nothing up and decides nothing.
+The instructions are the same in each step, so everything that does not depend on the step is computed once: bound calls
+of passes and transfers, the watchdog's activities, the first reader of each message, the last reader of each result,
+and the SEND that must be complete before another one starts. A running action has no lookups and no decisions.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
 
 
 class SlotAddresses:
-    """The start addresses of a rank's ``slots``, fixed except for those that grow: a result that a stage passes on from
-    there must be copied first."""
+    """The start addresses of a rank's ``slots``; slots of unknown shapes may move. A result at one of them is a
+    received message that a stage returns, and must be copied."""
 
     def __init__(self, slots: Mapping[Landing, Parcel]) -> None:
         self._fixed = {slot.untyped_storage().data_ptr() for landing, parcel in slots.items()
@@ -38,12 +37,13 @@ class SlotAddresses:
             slot.untyped_storage().data_ptr() == address for parcel in self._growing for slot in tuple(parcel.values()))
 
 
-class Compiling:
-    """Makes actions of the instructions of ``executor``'s rank. ``readers``: how many of them read each result."""
+class ActionCompiler:
+    """Makes the actions of the instructions of ``executor``'s rank. ``readers``: the number of readers of each result.
+    """
 
     def __init__(self, executor: Executor) -> None:
         self.session, self.worker, self.transport = executor.session, executor.worker, executor.transport
-        self.plan, self.table, self.slots, self.wants = executor.plan, executor.table, executor.slots, executor.wants
+        self.plan, self.table, self.slots, self.inputs = executor.plan, executor.table, executor.slots, executor.inputs
         self.watch, self.instructions = executor.session.watch, executor.instructions
         self.sends = {message.step: message for message in self.table.sends}
         self.slot_addresses = SlotAddresses(self.slots)
@@ -53,17 +53,17 @@ class Compiling:
         """The work whose results ``instruction`` reads."""
         if isinstance(instruction, Send):
             return (instruction.what,)
-        return () if isinstance(instruction, (Recv, Reduce)) else self.wants[instruction].reads
+        return () if isinstance(instruction, (Recv, Reduce)) else self.inputs[instruction].reads
 
-    def told(self, activity: Activity, run: Callable[[Batch], object]) -> Action:
+    def reported(self, activity: Activity, run: Callable[[Batch], object]) -> Action:
         """An action that reports ``activity`` to the watchdog, then runs ``run``."""
         at = self.watch.at
 
-        def telling(batch: Batch) -> None:
+        def report_and_run(batch: Batch) -> None:
             at(activity)
             run(batch)
 
-        return Action(activity.text, telling)
+        return Action(activity.text, report_and_run)
 
     def post(self, landing: Landing) -> Action:
         """Post a receive."""
@@ -72,25 +72,25 @@ class Compiling:
         def post(batch: Batch) -> None:
             batch.arriving[what] = receive()
 
-        return self.told(self.activity(f"starting {Recv(what, landing.peer)}", what, landing.peer), post)
+        return self.reported(self.activity(f"starting {Recv(what, landing.peer)}", what, landing.peer), post)
 
     def send(self, step: int, instruction: Send) -> Action:
-        """Start sending the worker's message of the result."""
+        """Start sending a result as the worker's message."""
         what, peer = instruction.what, instruction.peer
         message, send = self.worker.message(what, peer), self.transport.sender(self.sends[step])
 
         def start(batch: Batch) -> None:
             batch.leaving[step] = send(message(batch.results.get(what, {})))
 
-        return self.told(self.activity(f"starting {instruction}", what, peer), start)
+        return self.reported(self.activity(f"starting {instruction}", what, peer), start)
 
     def settle(self, step: int, instruction: Send) -> Action:
-        """Wait for the end of a send."""
-        return self.told(self.activity(f"waiting for {instruction}", instruction.what, instruction.peer),
+        """Wait until a send is complete."""
+        return self.reported(self.activity(f"waiting for {instruction}", instruction.what, instruction.peer),
                          lambda batch: batch.leaving.pop(step).wait())
 
     def compute(self, work: Work) -> Action:
-        """Run ``work``. Results that alias a received message are copied: its slot is reused."""
+        """Run ``work``. A result that aliases a received message is copied, as the slot is reused."""
         prepare, task, at = self.worker.prepare(work), self.worker.task(work), self.watch.at
         activity, addresses, is_read = self.activity(f"running {work}", work), self.slot_addresses, work in self.readers
 
@@ -99,7 +99,7 @@ class Compiling:
                 prepare(batch.results)
             at(activity)
             batch.stopwatch.start()
-            # Without a profiler, a label would cost as much as the rest of this function.
+            # Without a profiler, the label would double the overhead of this function.
             if getattr(profiler, "_is_profiler_enabled", True):
                 with profiler.record_function(f"weft:{work}"):
                     result = task(batch.results)
@@ -114,27 +114,27 @@ class Compiling:
         return Action(activity.text, compute)
 
     def slot(self, landing: Landing) -> Parcel | None:
-        """The slot of a message that has a reader."""
+        """The slot of a message; ``None`` for a message without a reader."""
         return self.slots[landing] if landing.what in self.readers else None
 
     def waiting(self, landing: Landing, reader: Instruction) -> Activity:
-        """The wait for ``landing``, whose first reader is ``reader``."""
+        """The activity of waiting for ``landing``, whose first reader is ``reader``."""
         needed_by = landing.what if isinstance(reader, (Recv, Send, Reduce)) else reader
         return self.session.activity(f"waiting for {Recv(landing.what, landing.peer)}, for {reader} "
                                      f"({self.plan.vocabulary.micro_batch(needed_by)})", [landing.peer])
 
     def activity(self, text: str, work: Work, *peers: int) -> Activity:
-        """The activity for the watchdog."""
+        """An activity for the watchdog, with the micro-batch of ``work``."""
         return self.session.activity(f"{text} ({self.plan.vocabulary.micro_batch(work)})", peers)
 
 
-#: A pass over one micro-batch: from the available results, some of which it reads, to its own.
+#: The function of a pass over one micro-batch: from the available results to its own result.
 Task: TypeAlias = "Callable[[Mapping[Work, Parcel]], Parcel]"
 
 
-class Wants(NamedTuple):
-    """The work that a computing instruction waits for, the part of it that it reads, and the ranks it runs on
-    together."""
+class WorkInputs(NamedTuple):
+    """``awaits``: the work that a computing instruction waits for. ``reads``: the work among it whose results it reads.
+    ``ranks``: the ranks on which the instruction runs at the same time."""
 
     awaits: tuple[Work, ...]
     reads: tuple[Work, ...]
@@ -142,7 +142,7 @@ class Wants(NamedTuple):
 
 
 class Batch:
-    """One run through a rank's instructions: the available results, and the transfers under way."""
+    """One run of a rank's instructions: the available results, and the pending transfers."""
 
     __slots__ = ("arriving", "leaving", "results", "stopwatch")
 
@@ -154,7 +154,7 @@ class Batch:
 
 
 class Action(NamedTuple):
-    """An action of a rank at its place in the order: its text, for people, and its function."""
+    """A compiled action: a text for reports, and a function."""
 
     text: str
     run: Callable[[Batch], None]

@@ -1,9 +1,8 @@
-"""Blocks that only sleep for their duration: a schedule's wall time without its GPUs.
+"""Emulation of a schedule without its GPUs: each block sleeps for its predicted duration.
 
-Each block sleeps for its predicted duration and passes on the moment at which it really ended. A block that waits for
-another one's transfer begins no earlier than the lag after that moment, and transfers over one link follow each other,
-as in the timing of schedules. The messages themselves are real and take real time: a lag longer than that hides it, a
-lag of 0 adds it.
+A block's result is the time at which it ended. A consumer starts no earlier than the transfer's lag after that time,
+and transfers over one link are serialised, as in the timing of schedules. The messages themselves take real time, which
+a longer lag hides; with a lag of 0 it adds to the schedule.
 """
 
 from __future__ import annotations
@@ -21,16 +20,17 @@ from weft.runtime.plan.program import Work
 from weft.runtime.ranks.stopwatch import sleep_until
 from weft.solver.problem import Dependency
 
-MOMENTS = "moments"  # the one tensor of every parcel
-MOST_LATE = 0.5e-3  # seconds
+MOMENTS = "moments"  # the only tensor of every parcel
+#: The most seconds by which :func:`oversleep` corrects a sleep.
+MOST_LATE = 0.5e-3
 
 
 def oversleep(samples: int = 25) -> float:
-    """The typical overrun of a short sleep on this machine, in seconds (some 0.1 ms).
+    """The typical overrun of a short sleep on this machine, in seconds (about 0.1 ms), at most :data:`MOST_LATE`.
 
     Emulated blocks sleep that much less. They do not spin for the rest: with more ranks than cores, a spinning rank
-    would take the core that another's wake-up needs. On a machine so busy that sleepers wait for a core it is
-    :data:`MOST_LATE`: their next wait is not known, and blocks would end too early.
+    would occupy the core of a rank that wakes up. On a busy machine, where wake-ups wait for a core, the overrun is not
+    predictable, and without the limit blocks would end too early.
     """
     excess = []
     for _ in range(samples):
@@ -41,11 +41,12 @@ def oversleep(samples: int = 25) -> float:
 
 
 class Emulation(Worker):
-    """Emulates the blocks of ``plan`` on one rank; one of the problem's time units lasts ``seconds_per_unit``.
+    """Emulates the blocks of ``plan`` on one rank. ``seconds_per_unit``: the length of the problem's time unit.
+    ``now``: the clock that all ranks share.
 
-    ``now`` is the clock that all ranks share. The result of a block is the earliest start of each block that waits for
-    it, in the order of :meth:`~weft.solver.problem.Problem.dependencies`. The rank at a link's source tracks when the
-    link is free, since it runs all the link's producers, on one device or lane, in the order of their transfers.
+    The result of a block is the earliest start of each of its consumers, in the order of
+    :meth:`~weft.solver.problem.Problem.dependencies`. The rank at a link's source tracks when the link is free, as it
+    runs all producers of the link's transfers, on one device or lane, in their order.
     """
 
     def __init__(self, plan: Plan, seconds_per_unit: float, now: Callable[[], float]) -> None:
@@ -60,15 +61,15 @@ class Emulation(Worker):
         self._link_free: dict[str, float] = {}
 
     def reads(self, work: Work) -> Sequence[Work]:
-        """All the work it waits for."""
+        """All the work that ``work`` waits for."""
         return self.plan.awaits(work)
 
     def layout(self, what: Work, target: int) -> Mapping[str, Boundary]:
-        """Room for the moments."""
+        """One time per consumer."""
         return {MOMENTS: Boundary((len(self._leaving[self.plan.vocabulary.known(what)[0]]),), torch.float64)}
 
     def prepare(self, work: Work) -> Callable[[Mapping[Work, Parcel]], None] | None:
-        """Wait until all transfers to ``work`` are over."""
+        """Wait until all transfers to ``work`` are complete."""
         producers = list(self._producers(work))
 
         def wait(results: Mapping[Work, Parcel]) -> None:

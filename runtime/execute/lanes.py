@@ -1,14 +1,14 @@
-"""Runs one rank's instructions where its device has lanes: each queue in a thread of its own.
+"""Runs one rank's instructions if its device has lanes: each queue in a thread of its own.
 
-The device, each of its lanes and the rank's messages are queues (:mod:`weft.runtime.plan.lanes`), compiled before the
-first step into actions as a single list would be (:mod:`weft.runtime.execute.compiling`). Between queues there are
-events: an instruction announces that it is done, and instructions on other queues that need it wait for that. On a GPU
-a queue is a stream too: its thread launches kernels there, and an event is one of the stream, so kernels wait for
-kernels and threads only for their launch. A fault on one queue ends the run with that queue's activity; the others stop
-where they are.
+The device, each of its lanes and the rank's messages are queues (:mod:`weft.runtime.plan.lanes`), compiled into actions
+before the first step (:mod:`weft.runtime.execute.compiling`). Queues synchronise by events: an instruction sets its
+event when it is complete, and dependent instructions on other queues wait for it. On a GPU each queue also has a
+stream, and each event a CUDA event of that stream, so that kernels wait for kernels and threads only for launches. An
+error on one queue ends the run with that queue's activity, and the other queues stop.
 
-A result is kept until all its readers on this rank are done. The first lane that needs a message waits for it, and a
-slot is posted again only when all readers of its content are done: a late lane would otherwise find another message.
+A result is kept until all its readers on this rank are complete. The first lane that needs a message waits for it. A
+slot is posted again only when all readers of its content are complete, as a late lane would otherwise read the next
+message.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from weft.runtime.execute.compiling import Action, Batch, Compiling
+from weft.runtime.execute.compiling import Action, ActionCompiler, Batch
 from weft.runtime.plan.buffers import OPEN_SENDS, Landing
 from weft.runtime.plan.lanes import memory_waits, queues
 from weft.runtime.plan.program import Instruction, Recv, Send, Work
@@ -39,47 +39,48 @@ class _Stopped(Exception):
     """Another queue has failed."""
 
 
-class _Batch(Batch):
-    """One run, as all queues see it: what is done, what is still to be read, and whether a queue has failed."""
+class _SharedBatch(Batch):
+    """The state of one run that all queues share. ``done``: the events by key; ``left``: the number of outstanding
+    readers of each result; ``failed``: whether a queue has failed."""
 
     __slots__ = ("done", "failed", "left", "lock", "marks")
 
     def __init__(self, session: Session, keys: Sequence[Hashable], readers: Mapping[Work, int]) -> None:
         super().__init__(stopwatch(session))
         self.done = {key: threading.Event() for key in keys}
-        self.marks: dict[Hashable, torch.cuda.Event] = {}  # on a GPU: when the earlier kernels are over
+        self.marks: dict[Hashable, torch.cuda.Event] = {}  # on a GPU: completion of the queue's earlier kernels
         self.left = dict(readers)
         self.lock = threading.Lock()
         self.failed = False
 
     def fail(self) -> None:
-        """Stop all queues from waiting for each other."""
+        """Release all waiting queues, which then stop."""
         self.failed = True
         for event in self.done.values():
             event.set()
 
 
-class _OnQueue(Batch):
-    """The same run as one queue sees it: with its own stopwatch."""
+class _QueueBatch(Batch):
+    """A queue's view of a run: the shared state, and a stopwatch of its own."""
 
     __slots__ = ("all",)
 
-    def __init__(self, session: Session, all_queues: _Batch) -> None:
+    def __init__(self, session: Session, all_queues: _SharedBatch) -> None:
         super().__init__(stopwatch(session))
         self.all = all_queues
         self.results, self.arriving, self.leaving = all_queues.results, all_queues.arriving, all_queues.leaving
 
 
-def _shared(batch: Batch) -> _Batch:
-    assert isinstance(batch, _OnQueue)
+def _shared(batch: Batch) -> _SharedBatch:
+    assert isinstance(batch, _QueueBatch)
     return batch.all
 
 
 # -- the run -------------------------------------------------------------------------------------------------------
 
 
-class InLanes:
-    """The queues of ``executor``'s rank, to be run any number of times."""
+class LaneExecutor:
+    """Runs the queues of ``executor``'s rank, any number of times."""
 
     def __init__(self, executor: Executor) -> None:
         self.session = executor.session
@@ -94,12 +95,12 @@ class InLanes:
                          for queue in self.queues}
 
     def run(self) -> Callable[[], list[tuple[Work, float, float]]]:
-        """Run all queues once, to their ends; the result returns when each block ran.
+        """Run all queues once; returns a function that returns the start and end of each block.
 
         Raises the exception of the first queue that fails.
         """
-        shared = _Batch(self.session, self._keys, self._readers)
-        batches = {queue: _OnQueue(self.session, shared) for queue in self.queues}
+        shared = _SharedBatch(self.session, self._keys, self._readers)
+        batches = {queue: _QueueBatch(self.session, shared) for queue in self.queues}
         ends: SimpleQueue[tuple[Activity, BaseException] | None] = SimpleQueue()
         for queue in self.queues:
             threading.Thread(target=self._run_queue, args=(queue, batches[queue], ends), daemon=True,
@@ -112,7 +113,7 @@ class InLanes:
                 raise error
         return lambda: [lap for batch in batches.values() for lap in batch.stopwatch.laps()]
 
-    def _run_queue(self, queue: int, batch: _OnQueue,
+    def _run_queue(self, queue: int, batch: _QueueBatch,
                    ends: SimpleQueue[tuple[Activity, BaseException] | None]) -> None:
         fault = None
         try:
@@ -122,7 +123,7 @@ class InLanes:
                     action.run(batch)
         except _Stopped:
             pass
-        except BaseException as error:  # raised by the thread that runs the rank
+        except BaseException as error:  # raised again in the rank's main thread
             fault = Activity(f"{self.session.watch.text}, on {self._names[queue]}"), error
             batch.all.fail()
         finally:
@@ -134,8 +135,8 @@ class InLanes:
         return nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
-class _LaneCompiler(Compiling):
-    """Makes the actions of every queue. Names of announcements: a Work is done; ``("here", work, device)``: the device
+class _LaneCompiler(ActionCompiler):
+    """Makes the actions of every queue. Keys of events: a Work (it is complete); ``("here", work, device)``: the device
     has reached a block on several devices; ``("posted", work)``: the receive of its result is posted."""
 
     def __init__(self, executor: Executor) -> None:
@@ -145,12 +146,12 @@ class _LaneCompiler(Compiling):
         self.memory = memory_waits(self.plan, self.rank)
         self.landings = {landing.what: landing for landing in self.table.receives}
         self.locks = {what: threading.Lock() for what in self.landings}
-        self.keys: dict[Hashable, None] = dict.fromkeys(self.wants)
+        self.keys: dict[Hashable, None] = dict.fromkeys(self.inputs)
 
     def lane(self, device: int) -> Iterator[Action]:
-        """The actions of ``device``: each block runs on the first of its devices on this rank."""
+        """The actions of ``device``. A block on several devices runs on the first of them on this rank."""
         for work in self.lanes[device]:
-            first, *others = self._held(work)
+            first, *others = self._devices(work)
             if device != first:
                 yield self._announce(("here", work, device))
                 yield self._await([work])
@@ -159,52 +160,52 @@ class _LaneCompiler(Compiling):
             yield from self._compute(work, {first, *others})
 
     def messages(self) -> Iterator[Action]:
-        """The actions of messages, in the order of the rank's list."""
-        lying: dict[int, Landing] = {}  # the last landing posted in each slot
+        """The actions of messages, in the order of the rank's instructions."""
+        last_posted: dict[int, Landing] = {}  # by slot
         leaving: list[tuple[int, Send]] = []
         kept_until: dict[Work, set[Work]] = {}
-        for work, wants in self.wants.items():
-            for what in {*wants.awaits, *wants.reads}:
+        for work, inputs in self.inputs.items():
+            for what in {*inputs.awaits, *inputs.reads}:
                 kept_until.setdefault(what, set()).add(self.worker.keeps(work))
         for step, instruction in enumerate(self.instructions):
             for landing in self.table.postings.get(step, ()):
-                if (before := lying.get(landing.slot)) is not None:
+                if (before := last_posted.get(landing.slot)) is not None:
                     yield self._await(sorted(kept_until.get(before.what, ()), key=str))
-                lying[landing.slot] = landing
+                last_posted[landing.slot] = landing
                 yield self.post(landing)
                 yield self._announce(("posted", landing.what))
             if isinstance(instruction, Recv) and not self.landings[instruction.what].layout.is_known:
-                yield self._take(instruction.what, instruction)  # its SEND is over only then
+                yield self._take(instruction.what, instruction)  # its SEND completes only then
             if isinstance(instruction, Send):
                 if len(leaving) >= OPEN_SENDS:
                     yield self.settle(*leaving.pop(0))
                 yield self._await([instruction.what], [instruction.what])
                 yield self.send(step, instruction)
-                yield _releasing((instruction.what,))
+                yield _release((instruction.what,))
                 leaving.append((step, instruction))
         for message in leaving:
             yield self.settle(*message)
 
     def _compute(self, work: Work, held: set[int]) -> Iterator[Action]:
-        wants, block = self.wants[work], self.plan.vocabulary.known(work)[0]
-        local = [what for what in dict.fromkeys((*wants.awaits, *wants.reads)) if what in self.wants]
-        elsewhere = [what for what in local if held.isdisjoint(self._held(what))]
-        yield self._await([*elsewhere, *self.memory.get(work, ())], [what for what in elsewhere if what in wants.reads])
-        for what in wants.awaits:
+        inputs, block = self.inputs[work], self.plan.vocabulary.known(work)[0]
+        local = [what for what in dict.fromkeys((*inputs.awaits, *inputs.reads)) if what in self.inputs]
+        others = [what for what in local if held.isdisjoint(self._devices(what))]
+        yield self._await([*others, *self.memory.get(work, ())], [what for what in others if what in inputs.reads])
+        for what in inputs.awaits:
             if what in self.landings:
                 yield self._await([("posted", what)])
                 yield self._take(what, work)
-        if len(wants.ranks) > 1:
+        if len(inputs.ranks) > 1:
             devices = tuple(sorted(self.plan.problem.blocks[block].devices))
-            yield self.told(self.activity(f"waiting for the other ranks of {work}", work, *wants.ranks),
+            yield self.reported(self.activity(f"waiting for the other ranks of {work}", work, *inputs.ranks),
                             lambda batch: self.session.meet_on(devices))
         yield self.compute(work)
         yield self._announce(work)
-        if wants.reads:
-            yield _releasing(wants.reads)
+        if inputs.reads:
+            yield _release(inputs.reads)
 
     def _take(self, what: Work, reader: Instruction) -> Action:
-        """Wait for ``what``, for ``reader``, unless another queue has."""
+        """Wait for the message ``what``, for ``reader``, unless another queue has done so."""
         landing, lock = self.landings[what], self.locks[what]
         slot = self.slot(landing)
 
@@ -217,13 +218,13 @@ class _LaneCompiler(Compiling):
                     batch.results[what] = slot
                 del batch.arriving[what]
 
-        return self.told(self.waiting(landing, reader), take)
+        return self.reported(self.waiting(landing, reader), take)
 
-    def _held(self, work: Work) -> tuple[int, ...]:
+    def _devices(self, work: Work) -> tuple[int, ...]:
         return self.plan.vocabulary.ranks.held(self.rank, self.plan.vocabulary.known(work)[0])
 
     def _announce(self, key: Hashable) -> Action:
-        """Announce that the event ``key`` is done."""
+        """Set the event ``key``."""
         self.keys[key], on_gpu = None, self.on_gpu
 
         def announce(batch: Batch) -> None:
@@ -235,7 +236,7 @@ class _LaneCompiler(Compiling):
         return Action(f"announcing {key}", announce)
 
     def _await(self, keys: Sequence[Hashable], reads: Sequence[Work] = ()) -> Action:
-        """Wait for announcements of other queues; this queue reads the results of ``reads``."""
+        """Wait for the events ``keys`` of other queues; this queue then reads the results of ``reads``."""
         on_gpu, rest = self.on_gpu, self.watch.rest
 
         def wait(batch: Batch) -> None:
@@ -249,15 +250,15 @@ class _LaneCompiler(Compiling):
                     raise _Stopped
                 if on_gpu:
                     torch.cuda.current_stream().wait_event(shared.marks[key])
-            for what in reads if on_gpu else ():  # memory of another stream must not be reused before it is read
+            for what in reads if on_gpu else ():  # the allocator must not reuse the memory before this stream reads it
                 for tensor in shared.results[what].values():
                     tensor.record_stream(torch.cuda.current_stream())
 
         return Action(f"waiting for {', '.join(map(str, keys))}", wait)
 
 
-def _releasing(whats: Sequence[Work]) -> Action:
-    """Count one reader of ``whats`` as done: after the last one the results are released."""
+def _release(whats: Sequence[Work]) -> Action:
+    """Count one reader of ``whats`` as complete; the last one releases the results."""
     def release(batch: Batch) -> None:
         shared = _shared(batch)
         with shared.lock:

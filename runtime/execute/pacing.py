@@ -1,8 +1,8 @@
-"""Micro-batches that arrive when the plan begins them, and how long each then takes.
+"""Paced runs: micro-batches arrive at their planned times, and their latencies are measured.
 
-A program is an order: run by order alone, every micro-batch is there from the start, and early ones queue. Under a plan
-for inference they arrive one after another. Here no block that begins a micro-batch starts before the plan begins that
-micro-batch; all others follow by order, which can only be sooner than planned.
+A program defines only an order: without pacing all micro-batches are available at the start, and queue. In a plan for
+inference they arrive one after another. Here the first blocks of a micro-batch start no earlier than its planned start;
+all other blocks follow in order, and may start earlier than planned.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from weft.runtime.ranks.session import Session
 
 
-SIGN_OF_LIFE = 0.5  # seconds: a rank that waits for a micro-batch is not stuck, and reports at this interval
+SIGN_OF_LIFE = 0.5  # seconds between two reports to the watchdog while a rank waits for a micro-batch
 
 
 def arrivals(plan: Plan) -> tuple[float, ...]:
-    """When ``plan`` begins each micro-batch: its first start on any rank, in the problem's time unit. Micro-batches of
-    several jobs with one number begin together."""
-    found = [float("inf")] * _count(plan)
+    """The planned arrival of each micro-batch: its first start on any rank, in the problem's time unit. Micro-batches
+    of several jobs with the same number arrive together."""
+    first = [float("inf")] * _count(plan)
     for work, (start, _) in plan.times.items():
-        found[work.micro_batch] = min(found[work.micro_batch], start)
-    return tuple(found)
+        first[work.micro_batch] = min(first[work.micro_batch], start)
+    return tuple(first)
 
 
 def _count(plan: Plan) -> int:
@@ -38,11 +38,10 @@ def _count(plan: Plan) -> int:
 
 
 class Paced:
-    """``worker``, whose blocks that begin a micro-batch wait for it to arrive.
+    """``worker`` with the first blocks of each micro-batch delayed until its arrival.
 
-    ``begun`` returns the moment on the session's clock at which the run began, once it has; ``seconds_per_unit`` is the
-    length of one of the plan's time units. A wait is not counted as part of a block, and may exceed the session's
-    timeout.
+    ``begun``: returns the start of the run on the session's clock. ``seconds_per_unit``: the length of the plan's time
+    unit. A wait does not count as part of a block, and may exceed the session's timeout.
     """
 
     def __init__(self, worker: Worker, plan: Plan, session: Session, seconds_per_unit: float,
@@ -59,7 +58,7 @@ class Paced:
                         if plan.vocabulary.block(work) in first}
 
     def prepare(self, work: Work) -> Callable[[Mapping[Work, Parcel]], None] | None:
-        """Wait until the micro-batch arrives, then for the inputs that ``worker`` waits for."""
+        """Wait until the micro-batch arrives, then for the inputs of ``worker``."""
         then, arrival = self.worker.prepare(work), self.arrival.get(work)
         if arrival is None:
             return then
@@ -77,7 +76,7 @@ class Paced:
 
 @dataclass(frozen=True)
 class Latencies:
-    """Seconds from a micro-batch's arrival to its last end on any rank, one for each micro-batch."""
+    """Seconds from the arrival of each micro-batch to its last end on any rank."""
 
     planned: tuple[float, ...]
     measured: tuple[float, ...]
@@ -88,7 +87,7 @@ class Latencies:
 
 
 def latencies(timeline: Timeline, plan: Plan) -> Latencies:
-    """The latencies of a paced run of ``plan``. The first micro-batch arrives at the timeline's 0."""
+    """The latencies of a paced run of ``plan``. The first micro-batch arrives at time 0 of the timeline."""
     scale, arrived = timeline.seconds_per_unit, arrivals(plan)
     first = min(arrived)
     planned, measured = [0.0] * len(arrived), [0.0] * len(arrived)

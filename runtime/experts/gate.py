@@ -1,12 +1,11 @@
-"""Which experts a token uses, and with what weight: a dense-to-sparse gate, Switch, or the best two.
+"""Gates, which select a token's experts and their weights: dense-to-sparse, Switch, and top-2; and the monitor that
+switches phases by the measured density, with hysteresis.
 
-The dense-to-sparse gate (EvoMoE, Nie et al., 2021) draws Gumbel softmax weights at a temperature that falls: at first
-nearly all experts have more weight than the threshold, at last one has. From ``hard_at`` on the weights are one-hot,
-with the gradient of the soft ones (straight through). Evaluation takes the best expert, without noise. Switch (Fedus
-et al., 2021) weighs the best expert by its probability; ``top2`` (Lepikhin et al., 2020) the best two by theirs, made
-to add up to 1.
-
-When the next phase is due, by the gate's measured density: one rule with hysteresis.
+The dense-to-sparse gate (EvoMoE, Nie et al., 2021) draws Gumbel softmax weights at a decreasing temperature: at first
+nearly all experts have more weight than the threshold, at the end one has. From step ``hard_at`` on the weights are
+one-hot, with the gradient of the soft ones (straight-through). Evaluation uses the best expert, without noise. Switch
+(Fedus et al., 2021) weights the best expert by its probability; ``top2`` (Lepikhin et al., 2020) weights the best two
+by their normalised probabilities.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ GateKind: TypeAlias = Literal["dts", "switch", "top2"]
 
 @dataclass(frozen=True, slots=True)
 class GateTemperature:
-    """Falls from ``start`` to ``end`` in ``decay`` steps, ``exponential`` or linear, and stays there."""
+    """Decreases from ``start`` to ``end`` in ``decay`` steps, exponentially or linearly, and is then constant."""
 
     start: float = 2.0
     end: float = 0.1
@@ -50,8 +49,8 @@ class GateTemperature:
 
 
 class Gating(NamedTuple):
-    """By token and expert: ``weights``, 0 where ``mask`` is not set. ``loss``: the auxiliary loss that balances
-    loads."""
+    """``weights`` and ``mask`` by token and expert; a weight is 0 where the mask is false. ``loss``: the auxiliary loss
+    that balances the load."""
 
     weights: Tensor
     mask: Tensor
@@ -108,8 +107,8 @@ class Gate(nn.Module):
 
 
 def balance(weights: Tensor, mask: Tensor) -> Tensor:
-    """Experts squared times the mean over experts of their mean weight times the share of tokens that use them: least
-    where all are used alike. A scalar for these tokens; 0 for none."""
+    """The load-balancing loss: the number of experts squared, times the mean over experts of their mean weight times
+    the share of tokens that use them. It is least for a uniform load. A scalar; 0 without tokens."""
     if not len(weights):
         return weights.sum()
     return weights.shape[1] * (weights.mean(0) * mask.to(weights.dtype).mean(0)).sum()
@@ -121,7 +120,7 @@ def _one_hot(values: Tensor) -> Tensor:
 
 
 def _best(soft: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The ``count`` greatest weights of each token; of several, so that they add up to 1."""
+    """The ``count`` largest weights of each token; with several, normalised to sum to 1."""
     chosen = soft.topk(count, -1).indices
     mask = torch.zeros_like(soft, dtype=torch.bool).scatter_(-1, chosen, True)
     weights = mask * soft
@@ -129,10 +128,11 @@ def _best(soft: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 class DensityMonitor:
-    """The phase that is due, between ``borders``, which are descending densities.
+    """The current phase, according to the measured density and ``borders``, which are descending densities.
 
-    The measured density is smoothed (each new one counts ``share``). A border is passed when the smoothed density is
-    beyond it by more than the share ``margin`` of it, downwards or back: so noise within the margins switches nothing.
+    The density is smoothed exponentially (each new one counts ``share``). A border is crossed, in either direction,
+    when the smoothed density is beyond it by more than the share ``margin`` of it, so noise within the margin does not
+    switch phases.
     Raises ``ValueError`` for borders that do not descend and invalid settings.
     """
 

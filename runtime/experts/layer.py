@@ -1,8 +1,7 @@
 """A layer of experts on several ranks, each rank with its own tokens.
 
-Products of rows with the weights of their experts, rows sorted by expert.
-
-Rows sent from every rank to every rank, as many as each pair needs: forward, and their gradients back.
+Rows are exchanged by an all-to-all of variable sizes, which is differentiable, and multiplied with the weights of their
+experts in grouped products of rows sorted by expert.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from weft.runtime.experts.gate import Gate
 
 @dataclass(frozen=True, slots=True)
 class ExpertPlacement:
-    """``holders``: by expert, the ranks of ``ranks`` that have it, ascending. An expert on several is replicated: each
-    of them computes it for its own tokens and its share of the others'."""
+    """The ranks of experts. ``holders``: for each expert, the ranks that have it, ascending. An expert on several ranks
+    is replicated: each of them computes it for its own tokens and a share of the other ranks' tokens."""
 
     ranks: int
     holders: tuple[tuple[int, ...], ...]
@@ -36,7 +35,7 @@ class ExpertPlacement:
 
     @classmethod
     def even(cls, experts: int, ranks: int) -> ExpertPlacement:
-        """As many on each rank, in order. Raises ``ValueError`` if the numbers do not divide."""
+        """The same number of experts on each rank, in order. Raises ``ValueError`` if they do not divide evenly."""
         if ranks < 1 or experts < 1 or experts % ranks:
             raise ValueError(f"{experts} experts do not divide among {ranks} ranks evenly: give a multiple, or say "
                              "which ranks hold each")
@@ -67,11 +66,11 @@ class Expert(nn.Module):
 
 
 class ExpertLayer(nn.Module):
-    """Tokens through the experts that ``gate`` chooses, on any rank.
+    """Applies the experts that ``gate`` selects, on any rank, to this rank's tokens.
 
-    Without a ``group`` of ranks all experts are local. ``placement`` maps experts to ranks; the parameters of the local
-    ones are ``experts.<number>.up`` and ``.down``, the same names on any rank. After a forward, :attr:`loss` is the
-    gate's auxiliary loss of this rank's tokens and :attr:`density` the mean number of experts of a token.
+    Without a ``group`` of ranks all experts are local. ``placement``: the ranks of experts. The parameters of local
+    experts are ``experts.<number>.up`` and ``.down``, with the same names on any rank. After a forward, :attr:`loss` is
+    the gate's auxiliary loss of this rank's tokens and :attr:`density` the mean number of experts per token.
     """
 
     def __init__(self, gate: Gate, hidden: int, inner: int, placement: ExpertPlacement, rank: int = 0,
@@ -115,7 +114,7 @@ class ExpertLayer(nn.Module):
         return torch.zeros_like(tokens).index_add(0, token, weighted).reshape(x.shape)
 
     def _computed(self, rows: Tensor, expert: Tensor, target: Tensor) -> Tensor:
-        """``rows``, sorted by rank and expert, through their experts and back."""
+        """The results of the experts for ``rows``, which are sorted by rank and expert."""
         experts, ranks = len(target), self.placement.ranks
         if ranks == 1:
             return self._local(rows, torch.bincount(expert, minlength=experts).tolist())
@@ -149,7 +148,7 @@ _ALIGNMENT = 16
 
 def grouped_product(x: Tensor, counts: Sequence[int], weights: Sequence[Tensor]) -> Tensor:
     """The first ``counts[0]`` rows of ``x`` times ``weights[0]`` (in, out), the next ``counts[1]`` times ``weights[1]``
-    and so on: one product where torch supports it, else one for each expert that has rows."""
+    and so on: one grouped product if torch supports it, otherwise one product per expert with rows."""
     if not weights or not len(x):
         out = weights[0].shape[1] if weights else x.shape[1]
         return x[:0].sum(1, keepdim=True).expand(0, out)
@@ -167,11 +166,11 @@ def _is_grouped(x: Tensor, weight: Tensor) -> bool:
 
 
 def exchange(rows: Tensor, sent: Sequence[int], received: Sequence[int], group: dist.ProcessGroup | None) -> Tensor:
-    """This rank's received rows, where rank i sends rank j the next ``sent[j]`` of its ``rows``; ``received[i]`` rows
-    come from rank i, in the order of ranks. Gradients go the other way.
+    """All-to-all: each rank sends rank j the next ``sent[j]`` of its ``rows``; returns the ``received[i]`` rows from
+    each rank i, in the order of ranks. The backward sends gradients the other way.
 
-    All ranks call it together, and all run its backward together, including those without rows: so the result must
-    require a gradient on every rank wherever gradients are made.
+    All ranks call it together and run its backward together, also without rows; so the result must require a gradient
+    on every rank if it does on any.
     """
     anchor = torch.zeros((), requires_grad=torch.is_grad_enabled())
     found: Tensor = _Exchange.apply(rows, anchor, list(sent), list(received), group)  # type: ignore[no-untyped-call]

@@ -1,14 +1,13 @@
-"""Training with experts on several ranks: gradients summed, phases switched between steps, checkpoints with phases.
+"""Training with experts on several ranks: sums of gradients, switches of phases between steps, and checkpoints.
 
-Every rank has its own tokens, a copy of all other modules, and the experts of the phase's placement. A step is that of
-one process on the mean of the ranks' losses: gradients of copies are averaged over all ranks, those of an expert are
-the sum over the ranks that have it, divided by the number of all ranks. An expert without tokens has a gradient of
-zero, so that the optimizer does the same for any placement.
+Every rank has its own tokens, a replica of all other modules, and the experts of the phase's placement. A step equals
+that of one process on the mean of the ranks' losses: gradients of replicas are averaged over all ranks; those of an
+expert are summed over the ranks that have it and divided by the number of all ranks. An expert without tokens has a
+zero gradient, so that the optimizer's step does not depend on the placement. Experts move between two steps, with their
+optimizer state.
 
 A checkpoint has every expert under its own name (:mod:`weft.runtime.checkpoint.model_checkpoint`), and records the
 phase and the family; it is loaded in that phase.
-
-Experts that move between ranks between two steps, with their optimizer state.
 """
 
 from __future__ import annotations
@@ -61,10 +60,10 @@ class ExpertFamily:
 
 
 class ExpertTraining:
-    """``module`` with layers of experts, made in the first phase's placement on all ranks of ``session``, and
-    ``optimizer`` over its parameters.
+    """Trains ``module``, which has layers of experts in the first phase's placement, with ``optimizer`` over its
+    parameters.
 
-    ``balance``: weight of the gates' auxiliary losses. ``margin``, ``share``: see
+    ``balance``: the weight of the gates' auxiliary losses. ``margin``, ``share``: see
     :class:`~weft.runtime.experts.gate.DensityMonitor`. All ranks call all methods together. Raises ``ValueError`` if
     the module has no layer of experts, or one with another placement.
     """
@@ -90,8 +89,8 @@ class ExpertTraining:
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def step(self, loss_of: Callable[[nn.Module, int], Tensor]) -> float:
-        """One step: ``loss_of(module, step)`` is this rank's loss. Returns the mean of the ranks' losses, without the
-        auxiliary ones; afterwards the next phase begins if it is due."""
+        """Run one step; ``loss_of(module, step)`` is this rank's loss. Returns the mean of the ranks' losses without
+        auxiliary losses. Switches the phase afterwards if the density requires it."""
         for layer in self.layers.values():
             layer.gate.step = self.done
         self.module.train()
@@ -102,9 +101,9 @@ class ExpertTraining:
         self.optimizer.step()
         self.optimizer.zero_grad()
         densities = [layer.density for layer in self.layers.values()]
-        told = torch.tensor([float(loss.detach()), sum(densities) / len(densities)], dtype=torch.float64)
-        dist.all_reduce(told)
-        mean, density = (told / self.session.world).tolist()
+        means = torch.tensor([float(loss.detach()), sum(densities) / len(densities)], dtype=torch.float64)
+        dist.all_reduce(means)
+        mean, density = (means / self.session.world).tolist()
         self.done += 1
         if self.monitor.update(density) != self.phase:
             self.switch(self.monitor.phase)
@@ -137,29 +136,29 @@ class ExpertTraining:
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Save the training state; returns the checkpoint's folder."""
-        said = {"family": self.family.digest, "number": self.phase, "density": self.monitor.density}
+        saved = {"family": self.family.digest, "number": self.phase, "density": self.monitor.density}
         firsts = {str(expert) for expert, ranks in enumerate(self.family.placements[self.phase].holders)
                   if ranks[0] == self.session.rank}
         model = {name: p.detach() for name, p in self.module.named_parameters()
                  if (expert := self._expert_in(name)) in firsts or (expert is None and self.session.rank == 0)}
         return save(self.session, Path(folder), self.done, model, Trained(self.optimizer, self._names),
-                    about={"phase": said})
+                    about={"phase": saved})
 
     def resume(self, folder: str | os.PathLike[str]) -> int:
         """Resume from the newest checkpoint in ``folder``, in its phase; returns its number of steps (0 without one).
 
-        Raises :class:`~weft.runtime.ranks.session.SessionError` for one that is damaged, or of another family or model.
+        Raises :class:`~weft.runtime.ranks.session.SessionError` if it is damaged or of another family or model.
         """
         found = find(self.session, Path(folder))
         if found is None:
             return 0
-        said = found.phase or {}
-        if said.get("family") != self.family.digest:
+        saved = found.phase or {}
+        if saved.get("family") != self.family.digest:
             raise SessionError(f"{found.path}: the checkpoint is of another family of plans "
-                               f"({said.get('family', 'none')}, not {self.family.digest}); go on with the placements "
+                               f"({saved.get('family', 'none')}, not {self.family.digest}); go on with the placements "
                                "and borders that it was made with")
-        self.phase = self.monitor.phase = int(said["number"])
-        self.monitor.density = said["density"]
+        self.phase = self.monitor.phase = int(saved["number"])
+        self.monitor.density = saved["density"]
         for layer in self.layers.values():
             place_anew(layer, self.optimizer, self.family.placements[self.phase])
         restore_parameters(found, self.module.named_parameters())
@@ -181,7 +180,7 @@ class ExpertTraining:
 
 
 def moved(before: ExpertPlacement, after: ExpertPlacement) -> Iterator[tuple[int, int, int]]:
-    """The moves: expert, from, to. Replicas take turns in sending."""
+    """The moves, each ``(expert, source, target)``. Replicas alternate as sources."""
     for expert, (had, have) in enumerate(zip(before.holders, after.holders, strict=True)):
         for turn, target in enumerate(rank for rank in have if rank not in had):
             yield expert, had[turn % len(had)], target
@@ -222,8 +221,8 @@ def move_experts(layer: ExpertLayer, optimizer: Optimizer, after: ExpertPlacemen
 
 
 def place_anew(layer: ExpertLayer, optimizer: Optimizer, after: ExpertPlacement) -> None:
-    """Give ``layer`` the experts of this rank in ``after``: remaining ones are the same parameters with their state,
-    new ones are uninitialized."""
+    """Change the experts of ``layer`` to those of this rank in ``after``: remaining experts keep their parameters and
+    state, new ones are uninitialised."""
     device = layer.gate.logits.weight.device
     kept: dict[str, nn.Module] = {}
     comes: list[nn.Parameter] = []
@@ -232,7 +231,7 @@ def place_anew(layer: ExpertLayer, optimizer: Optimizer, after: ExpertPlacement)
         if name in layer.experts:
             kept[name] = layer.experts[name]
             continue
-        with torch.random.fork_rng(devices=[]):  # drawing would advance the generator on this rank alone
+        with torch.random.fork_rng(devices=[]):  # otherwise this rank's generator would advance alone
             kept[name] = Expert(layer.hidden, layer.inner, layer.dtype).to(device)
         comes += kept[name].parameters()
     goes = {id(p) for name, expert in layer.experts.items() if name not in kept for p in expert.parameters()}

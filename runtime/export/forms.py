@@ -1,6 +1,6 @@
-"""Schedules in the form that tools have: GPUs that compute together as one rank, times as whole steps, backwards whole.
+"""Schedules in the forms that other tools need: groups of GPUs as one rank, times as integer steps, full backwards.
 
-What a format cannot express is refused in one sentence.
+Features that a format cannot express are refused in one sentence.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from weft.solver.timing import time_orders
 
 
 class ExportError(ValueError):
-    """A schedule that a format cannot express; the message says what in it, and why."""
+    """A format cannot express the schedule; the message has the feature and the reason."""
 
 
 def require_one_kind(schedule: Schedule, tool: str) -> None:
@@ -89,15 +89,15 @@ def as_ranks(schedule: Schedule, tool: str, *, unequal: bool = False) -> tuple[S
                                     for key, value in by_gpu.items()}), sizes[0]
 
 
-#: A tool that lists every step would not survive more.
+#: The most steps: tools list every step.
 MAX_STEPS = 1_000_000
 
 
 def ranked_steps(schedule: Schedule, tool: str) -> list[tuple[int, int]]:
-    """Per operation its first step and its number of steps, where a step ends whenever an operation starts or ends.
+    """The first step and the number of steps of each operation; a step ends whenever an operation starts or ends.
 
-    Overlaps and orders are preserved; lengths are not. Raises :class:`~weft.runtime.export.forms.ExportError` for
-    operations too short to tell their start from their end.
+    Overlaps and orders are preserved; durations are not. Raises :class:`~weft.runtime.export.forms.ExportError` for
+    operations whose start and end are equal at this precision.
     """
     tolerance = schedule.makespan * RELATIVE_TOLERANCE
     step_of: dict[float, int] = {}
@@ -118,8 +118,8 @@ def ranked_steps(schedule: Schedule, tool: str) -> list[tuple[int, int]]:
 
 
 def with_whole_backwards(schedule: Schedule, stages: Sequence[Stage]) -> Schedule:
-    """``schedule``, of the pipeline of ``stages``, in its own order with each backward whole, at the place of its input
-    gradient: the same schedule if none is split. ``makespan_bound`` is 0 if any is."""
+    """``schedule``, of the pipeline of ``stages``, with each split backward replaced by a full one at the place of its
+    input gradient, in the same order; unchanged if none is split. ``makespan_bound`` is 0 if any is."""
     problem = whole_backwards(schedule.problem, stages)
     if problem is schedule.problem:
         return schedule
@@ -130,8 +130,8 @@ def with_whole_backwards(schedule: Schedule, stages: Sequence[Stage]) -> Schedul
 
 
 def whole_backwards(problem: Problem, stages: Sequence[Stage]) -> Problem:
-    """``problem``, the pipeline of ``stages``, with input and weight gradient of each as one block, which takes as much
-    time and memory as both back to back, and whose dependents wait for its end."""
+    """``problem``, the pipeline of ``stages``, with input and weight gradient of each stage as one block, which takes
+    the time and memory of both in sequence; its dependents wait for its end."""
     split = [stage for stage in stages if stage.weight_grad is not None]
     if not split:
         return problem
@@ -184,7 +184,7 @@ def _joined(problem: Problem, stage: Stage, name: str) -> Block:
 
 
 def _workspace(first: Block, last: Block, device: int) -> Number:
-    """The joint workspace of both, one after the other, beside their memory."""
+    """The workspace of both blocks in sequence, in addition to their memory."""
     between, after = first.memory_on(device), first.memory_on(device) + last.memory_on(device)
     needs = max(max(between, 0) + first.workspace_on(device),
                 between + max(last.memory_on(device), 0) + last.workspace_on(device))

@@ -1,7 +1,7 @@
 """A schedule as a trace for ui.perfetto.dev or chrome://tracing (the Chrome "Trace Event Format", JSON).
 
-One process has the plan with a thread a device; a second one, if there is a measured timeline, has the run. If devices
-have lanes there are such processes for each device, whose threads are the device and its lanes.
+One process shows the plan, with one thread per device; a second one shows the measured timeline, if any. If devices
+have lanes, each device has such processes, whose threads are the device and its lanes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def trace(schedule: Schedule, measured: Timeline | None = None) -> dict[str, Any
 
 
 def save_trace(schedule: Schedule, path: str | os.PathLike[str], measured: Timeline | None = None) -> None:
-    """Write :func:`trace` to ``path``, whole or not at all. Raises ``OSError``."""
+    """Write :func:`trace` to ``path`` atomically. Raises ``OSError``."""
     write_atomically(path, json.dumps(trace(schedule, measured), allow_nan=False, ensure_ascii=False) + "\n")
 
 
@@ -94,8 +94,8 @@ def _operations(schedule: Schedule, scale: float) -> Iterator[Event]:
 def _slice(names: Names, operation: Operation, process: int, device: int, start: float, end: float) -> Event:
     """A complete event from ``start`` to ``end`` in microseconds.
 
-    Both are rounded to the viewers' nanoseconds before they are subtracted: a slice that seems to end after the next
-    one has begun would be drawn around it.
+    Both are rounded to the viewers' nanoseconds before the subtraction, so that rounding cannot make a slice overlap
+    the next one, which viewers would draw inside it.
     """
     first, last = round(start * 1000), round(end * 1000)
     problem, micro_batch = names.schedule.problem, names.micro_batch(operation)

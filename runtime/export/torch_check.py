@@ -1,10 +1,9 @@
-"""Would PyTorch run a schedule with communication as intended? PyTorch itself does not check.
+"""Checks whether PyTorch would run a schedule with communication as intended, which PyTorch itself does not check.
 
-PyTorch's messages bear no tags: a send meets the peer's next receive, whichever it is. A pair of swapped receives goes
-unnoticed on gloo and trains on another micro-batch's data, and a gradient that is never reduced is too large by the
-number of micro-batches. Here the rows are checked against the strict rules of :mod:`weft.runtime.plan.check`; if they
-break only the order between the two directions of a pair, buffered channels (gloo) still run them, which is reported
-and not an error.
+PyTorch's messages have no tags: a send matches the peer's next receive. On gloo, two swapped receives are not detected
+and train on another micro-batch's data; a gradient that is never reduced is too large by the number of micro-batches.
+Here the rows are checked against the strict rules of :mod:`weft.runtime.plan.check`. If they violate only the order
+between the two directions of a pair, buffered channels (gloo) still run them; this is a note, not an error.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ def _instructions(table: ScheduleTable, rank: int, action: TorchAction, cell: in
 
 
 def _reductions(table: ScheduleTable) -> list[str]:
-    """Check that ``REDUCE_GRAD`` comes behind the stage's last gradient, or some are left out."""
+    """Check that ``REDUCE_GRAD`` comes after the stage's last gradient; otherwise gradients are missing."""
     notes, reduced = [], set()
     for r, row in enumerate(table.rows):
         for action, cell in row:

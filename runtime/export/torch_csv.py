@@ -1,8 +1,8 @@
 """A schedule as a PyTorch pipelining CSV, with or without its communication.
 
-Without, PyTorch adds the messages itself, from a guess in which every action takes one unit of time. With it, they are
-where :mod:`weft.runtime.plan.lowering` puts them: in one order on both ends of every pair of ranks, which PyTorch
-relies on (its messages bear no tags), and each receive posted before the action that runs while the data becomes ready.
+Without communication, PyTorch adds the messages itself, assuming that every action takes one unit of time. With it,
+their places are those of :mod:`weft.runtime.plan.lowering`: the same order on both ranks of every pair, on which
+PyTorch relies (its messages have no tags), and each receive before the action that runs while the data becomes ready.
 
 How PyTorch (2.10 to 2.15) runs such a file::
 
@@ -15,7 +15,7 @@ Before 2.10 there is no ``REDUCE_GRAD``: 2.6 never divides gradients by N and ta
 constructor (``stage_index_to_group_rank``), 2.8 divides behind full backwards but not behind weight gradients. With
 ``scale_grads=False`` (2.6: nothing) and a loss that is divided by N, all versions agree.
 
-The CSV has a row a rank, and an action a cell.
+The CSV has one row per rank and one action per cell.
 
 ==============================  ========================================================================================
 cell                            meaning
@@ -124,7 +124,7 @@ _TOOL = "PyTorch's pipelining"
 
 def save_torch_csv(schedule: Schedule, path: str | os.PathLike[str], *, communication: bool = False,
                    torch: str = "2.13") -> None:
-    """Write :func:`torch_csv` to ``path``, whole or not at all. Raises ``OSError`` too."""
+    """Write :func:`torch_csv` to ``path`` atomically. Raises its errors and ``OSError``."""
     write_atomically(path, torch_csv(schedule, communication=communication, torch=torch))
 
 
@@ -191,7 +191,7 @@ def _compute(work: StageWork, pipeline: Pipeline) -> TorchAction:
 
 
 def _with_reductions(row: list[TorchAction], micro_batches: int) -> list[TorchAction]:
-    """``REDUCE_GRAD`` behind the last of each stage's weight gradients, ``micro_batches`` of them."""
+    """``row`` with ``REDUCE_GRAD`` after the last of each stage's ``micro_batches`` weight gradients."""
     result, seen = [], dict.fromkeys((action.stage for action in row), 0)
     for action in row:
         result.append(action)
@@ -203,8 +203,8 @@ def _with_reductions(row: list[TorchAction], micro_batches: int) -> list[TorchAc
 
 
 def _with_waits(row: list[TorchAction]) -> list[TorchAction]:
-    """A wait for every send and reduction. A send to the next stage has arrived when that stage's gradient is there, so
-    it is waited for behind this stage's own backward; the rest is waited for at the end."""
+    """``row`` with a wait for every send and reduction. A send to the next stage is complete when that stage's gradient
+    has arrived, so its wait follows this stage's backward; other waits are at the end."""
     result: list[TorchAction] = []
     pending: dict[TorchAction, TorchAction] = {}
     for action in row:

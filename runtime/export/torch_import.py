@@ -1,8 +1,8 @@
-"""A PyTorch pipelining CSV as a schedule, so that any can be judged, timed, drawn and replayed.
+"""Reads a PyTorch pipelining CSV as a schedule, which can be judged, timed, drawn and replayed.
 
-Both flavours are read; :func:`weft.runtime.export.torch_csv.parse_cell` defines the cells. Stages, ranks and
-micro-batches are found in the file. Durations come from a problem, or every forward and every half of a backward takes
-one unit. Times are the earliest under the file's order (:mod:`weft.solver.timing`).
+Both kinds of CSV are read; :func:`weft.runtime.export.torch_csv.parse_cell` defines the cells. Stages, ranks and
+micro-batches follow from the file. Durations come from a problem; without one, every forward and every half of a
+backward takes one unit. Times are the earliest under the file's order (:mod:`weft.solver.timing`).
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class ScheduleTable:
                      for kinds in found)
 
     def refuse(self, row: int, cell: int, sentence: str) -> NoReturn:
-        """Raise :class:`~weft.solver.io.entries.FormatError` at a cell; both count from 0, people count from 1."""
+        """Raise :class:`~weft.solver.io.entries.FormatError` at a cell; ``row`` and ``cell`` count from 0, the message
+        counts cells from 1."""
         raise FormatError(f"{self.where}: row {row + 1}, cell {cell + 1}: {sentence}")
 
 
@@ -160,7 +161,7 @@ def _require_whole(table: ScheduleTable) -> None:
 
 
 def _require_runnable(table: ScheduleTable) -> None:
-    """Run the rows as far as possible: otherwise an action waits for one behind it."""
+    """Run the rows as far as possible, and refuse an action that waits for a later one."""
     rows = [[placed for placed in row if placed.action.kind in COMPUTE] for row in table.rows]
     last, done, step = len(table.ranks) - 1, set[TorchAction](), [0] * len(rows)
 

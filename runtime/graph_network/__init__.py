@@ -2,5 +2,5 @@
 
 In: layers (:mod:`~weft.runtime.graph_network.layers`), a grid's arrays, a plan of a pass. Out: outputs and gradients,
 equal to those of the whole graph at once. :mod:`~weft.runtime.graph_network.kernels` computes a chunk,
-:mod:`~weft.runtime.graph_network.account` counts the device's memory and refuses what exceeds the budget.
+:mod:`~weft.runtime.graph_network.account` counts the device's memory and refuses allocations beyond the budget.
 """

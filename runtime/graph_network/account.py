@@ -1,8 +1,8 @@
-"""A device's tensor memory, counted at allocation, within a budget that refuses.
+"""A device's tensor memory, counted at allocation, with a budget.
 
-Loads are requested before they are allocated. Results of operations are seen by torch's dispatch: every new storage
-counts until it is freed. A result that does not fit is refused as soon as it is known. Temporaries inside a kernel are
-not seen.
+Loads are checked before allocation. Results of operators are counted by a dispatch mode: every new storage counts until
+it is freed, and one beyond the budget raises an error after its allocation. Temporary memory inside a kernel is not
+counted.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from torch.utils._pytree import tree_leaves
 
 
 class OverBudget(MemoryError):
-    """A request that does not fit the budget."""
+    """An allocation exceeds the budget."""
 
 
 class Account:
-    """Bytes of live tensors: ``used`` now, ``peak`` at most so far, never above ``budget`` (None: no limit)."""
+    """Bytes of live tensors: ``used`` now, and their ``peak``; ``budget``: the limit (``None``: no limit)."""
 
     def __init__(self, budget: int | None = None) -> None:
         self.budget, self.used, self.peak = budget, 0, 0
@@ -52,7 +52,7 @@ class Account:
         return tensor
 
     def counting(self) -> TorchDispatchMode:
-        """Inside, results of operations count; one for each thread and use."""
+        """A mode in which results of operators are counted; each thread and use needs its own."""
         return _Counting(self)
 
     def _require(self, size: int) -> None:

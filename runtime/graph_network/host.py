@@ -1,4 +1,4 @@
-"""The host's memory of a pass: values of all vertices, layer by layer, and the edges of every chunk."""
+"""The host memory of a pass: the values of all vertices, by layer, and the edges of every chunk."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from weft.runtime.graph_network.held import GridLike
+from weft.runtime.graph_network.device_tensors import GridLike
 from weft.runtime.graph_network.kernels import Widths
 from weft.runtime.graph_network.layers import GraphNetwork, Layer
 
 
 class ChunkedEdges:
-    """The edges of a grid's chunks as tensors. ``pinned``: in memory that a GPU can read while it computes."""
+    """The edges of a grid's chunks as tensors. ``pinned``: in pinned memory, for asynchronous copies to a GPU."""
 
     def __init__(self, grid: GridLike, pinned: bool) -> None:
         self.grid, self._pinned = grid, pinned
@@ -41,7 +41,7 @@ class ChunkedEdges:
         return self._selected[i, j]
 
     def sparse(self, i: int, j: int, by_source: bool) -> tuple[Tensor, Tensor]:
-        """Where the edges of each target (or source) begin, and the other ends in that order."""
+        """The edges in compressed sparse form: the offset of each target's (or source's) edges, and the other ends."""
         if (i, j, by_source) not in self._sparse:
             span, begins = self.grid.span(i, j), self.grid.begins
             ends, others = self.grid.target[span], self.grid.source[span]
@@ -57,7 +57,7 @@ class ChunkedEdges:
 
 
 class Host:
-    """Arrays with a row a vertex by content, ``(kind, layer, part)``: allocated once, written in every pass."""
+    """Arrays with one row per vertex, by ``(kind, layer, part)``: allocated once, written in every pass."""
 
     def __init__(self, network: GraphNetwork, found: Sequence[Widths], features: Tensor, labels: Tensor | None,
                  edges: Mapping[bool, ChunkedEdges], dtype: torch.dtype, pinned: bool) -> None:
@@ -74,7 +74,7 @@ class Host:
                             (self.vertices, wide), dtype=dtype, pin_memory=pinned)
 
     def of(self, layer: int, *kinds: str) -> list[Tensor]:
-        """The arrays of ``kinds``; for inputs those that the layer before has written, or the features."""
+        """The arrays of ``kinds``; the inputs are the outputs of the previous layer, or the features."""
         return [array for kind in kinds for array in self._of(layer, kind)]
 
     def _of(self, layer: int, kind: str) -> list[Tensor]:

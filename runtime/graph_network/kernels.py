@@ -1,10 +1,10 @@
 """The computation of one chunk, forward and backward, independent of memory and order.
 
-An accumulator is a list of tensors, a row a target: the accumulated values and, for the maximum, how many edges reach
-it (between which its gradient is shared), for the softmax the largest score and the sum of exponents by head, which
-later chunks rescale. The backward recomputes messages from the ends' values, so nothing is kept for edges. From a
-column's gradient it makes what edges need at their target (:func:`vertex_back`), then one chunk's share of the
-gradients of both ends (:func:`edges_back`).
+An accumulator is a list of tensors with one row per target: the accumulated values; for the maximum also the number of
+edges that attain it, which share its gradient; for the softmax also the largest score and the sum of exponentials by
+head, which later chunks rescale. The backward recomputes messages from the values at both ends, so nothing is kept for
+edges. It first computes the inputs of the edges' backward at the targets of a column (:func:`vertex_back`), then each
+chunk's share of the gradients of both ends (:func:`edges_back`).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ for _notice in ("Sparse CSR tensor support is in beta", "index_reduce\\(\\) is i
 
 
 class ShapeChanged(ValueError):
-    """An ``apply_edge`` whose messages differ in shape from chunk to chunk, or do not fit the accumulator."""
+    """The messages of ``apply_edge`` differ in shape between chunks, or do not fit the accumulator."""
 
 
 class Edges(NamedTuple):
-    """A chunk's edges by the rows of their ends; ``begins``: where each target's edges begin, sorted by target, for the
-    sparse product (of the backward: each source's, sorted by source)."""
+    """A chunk's edges, by the rows of their ends. ``begins``: for the sparse product, the offsets of each target's
+    edges (in the backward, of each source's)."""
 
     source: Tensor
     target: Tensor
@@ -36,8 +36,8 @@ class Edges(NamedTuple):
 
 
 class LayerInput(NamedTuple):
-    """Dropout of a layer's inputs: a share ``dropout`` of them is 0, the rest larger. Which ones depends on ``seed``,
-    the vertex and the column alone, so chunks of any size agree. ``first``: of the rows."""
+    """Dropout of a layer's inputs with rate ``dropout``. The mask depends on ``seed``, the vertex and the column alone,
+    so it does not depend on the chunks. ``first``: the vertex of the first row."""
 
     dropout: float = 0.0
     seed: int = 0
@@ -61,7 +61,7 @@ AS_IS = LayerInput()
 
 
 class Widths(NamedTuple):
-    """Numbers of columns of a layer at a vertex: inputs, outputs, values at sources and targets, accumulated values,
+    """The numbers of columns of a layer per vertex: inputs, outputs, values at sources and targets, accumulated values,
     heads of a softmax."""
 
     inputs: int
@@ -85,7 +85,7 @@ class Widths(NamedTuple):
 
 
 def widths(layer: Layer, p: Parameters, inputs: int, dtype: torch.dtype) -> Widths:
-    """The widths of ``layer``, found on one vertex with one edge to itself."""
+    """The widths of ``layer``, determined by running it on one vertex with a self-loop."""
     with torch.no_grad():
         x = torch.zeros((1, inputs), dtype=dtype)
         source, target = layer.prepare(p, x, torch.ones((1, 1), dtype=dtype))
@@ -102,8 +102,7 @@ def widths(layer: Layer, p: Parameters, inputs: int, dtype: torch.dtype) -> Widt
 
 
 def network_widths(network: GraphNetwork, parameters: Sequence[Parameters]) -> list[Widths]:
-    """The widths of the layers of ``network``. Raises ``ValueError`` for layers whose functions do not fit each
-    other."""
+    """The widths of the layers of ``network``. Raises ``ValueError`` if the shapes of their functions do not match."""
     inputs, found = network.inputs, list[Widths]()
     for layer, own in zip(network.layers, parameters, strict=True):
         p = {name: value.detach().cpu() for name, value in own.items()}
@@ -167,7 +166,7 @@ def accumulate(layer: Layer, state: Sequence[Tensor], message: Message, target: 
 
 
 def closed(layer: Layer, state: Sequence[Tensor], degree: Tensor) -> Tensor:
-    """The final accumulated values, once all chunks of a column are in: in place."""
+    """The final accumulated values after all chunks of a column; in place."""
     total = state[0]
     if layer.gather == "mean":
         total.div_(degree.clamp(min=1))
@@ -201,7 +200,8 @@ def loss_back(y: Tensor, labels: Tensor, weight: float) -> tuple[Tensor, Tensor]
 
 def vertex_back(layer: Layer, p: Parameters, x: Tensor, state: Sequence[Tensor], degree: Tensor, gy: Tensor,
                 last: bool, entry: LayerInput = AS_IS) -> tuple[list[Tensor], Tensor, Sequence[Tensor | None]]:
-    """The inputs of the backward of edges at these targets; the gradient of ``x`` so far; those of the parameters."""
+    """The inputs of the edges' backward at these targets, the partial gradient of ``x``, and the gradients of the
+    parameters."""
     with torch.enable_grad():
         inside, total = x.detach().requires_grad_(), state[0].detach().requires_grad_()
         y = layer.apply_vertex(p, entry.of(inside), total, degree)
@@ -222,8 +222,8 @@ def vertex_back(layer: Layer, p: Parameters, x: Tensor, state: Sequence[Tensor],
 
 def edges_back(layer: Layer, p: Parameters, source: Tensor, target: Tensor | None, back: Sequence[Tensor],
                edges: Edges, into: Tensor) -> tuple[Tensor | None, Sequence[Tensor | None]]:
-    """Add a chunk's share to ``into``, the gradient of ``source``; returns its share of that of ``target``, if there is
-    one, and of those of the parameters."""
+    """Add a chunk's share to ``into``, the gradient of ``source``; returns its shares of the gradients of ``target``
+    (if any) and of the parameters."""
     if edges.begins is not None:
         into.add_(_matrix(edges.begins, edges.target, (len(source), len(back[0])), source) @ back[0])
         return None, []
@@ -249,8 +249,8 @@ def edges_back(layer: Layer, p: Parameters, source: Tensor, target: Tensor | Non
 
 def prepare_back(layer: Layer, p: Parameters, x: Tensor, degree: Tensor, given: Sequence[Tensor], gx: Tensor | None,
                  entry: LayerInput = AS_IS) -> tuple[Tensor | None, Sequence[Tensor | None]]:
-    """The gradient of ``x``, added to its part so far ``gx`` (None: not requested), from those of sources and targets,
-    and those of the parameters."""
+    """The gradient of ``x`` from those of sources and targets, added to the partial gradient ``gx`` (``None``: not
+    requested), and the gradients of the parameters."""
     with torch.enable_grad():
         inside = x.detach().requires_grad_(gx is not None)
         source, target = layer.prepare(p, entry.of(inside), degree)

@@ -1,10 +1,10 @@
-"""Layers as two plain functions and the name of an accumulator, and ready-made ones.
+"""Layers, defined by functions of vertices and edges and the name of an accumulator; and ready-made layers.
 
-A layer's ``apply_edge`` gets the values of the edges' sources and targets, a row an edge, and returns a message an edge
-(with the accumulator ``softmax`` scores, one a head, and values); without one the message is the source's value.
-``prepare`` makes these values, once a vertex: the part of ApplyEdge that is the same for every edge of a vertex.
-``apply_vertex`` gets a vertex's input, the accumulated values and its in-degree. All of them work row by row: no row
-may depend on another, as rows come in chunks of any size.
+``apply_edge`` gets the values of the edges' sources and targets, one row per edge, and returns one message per edge
+(with the accumulator ``softmax``: one score per head, and values); without it the message is the source's value.
+``prepare`` computes these values once per vertex: the part of ApplyEdge that is equal for all edges of a vertex.
+``apply_vertex`` gets a vertex's input, the accumulated values and its in-degree. No row may depend on another row, as
+chunks may have any size.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ class Layer:
 
 @dataclass(frozen=True)
 class GraphNetwork:
-    """Layers one after the other, with ReLU between them. ``inputs``: the width of the features. ``dropout``: the share
-    of each layer's inputs that training drops."""
+    """A sequence of layers with ReLU between them. ``inputs``: the width of the features. ``dropout``: the dropout rate
+    of each layer's inputs in training."""
 
     layers: tuple[Layer, ...]
     inputs: int
     dropout: float = 0.0
 
     def initial(self, seed: int = 0, dtype: torch.dtype = torch.float32) -> list[dict[str, Tensor]]:
-        """Parameters of each layer: matrices uniform by Glorot and Bengio, vectors 0, except a GAT's, which are like
-        matrices.
+        """Initial parameters of each layer: matrices by Glorot and Bengio's uniform initialisation, vectors 0, except a
+        GAT's, which are initialised like matrices.
         """
         draw = torch.Generator().manual_seed(seed)
         found: list[dict[str, Tensor]] = []
@@ -80,7 +80,7 @@ def _sage_mean(inputs: int, outputs: int, heads: int) -> Layer:
 
 
 def _sage_pool(inputs: int, outputs: int, heads: int) -> Layer:
-    """The same with a projection and the maximum."""
+    """GraphSAGE with a projection and the maximum."""
     return Layer("sage-pool", "max", {"pool": (inputs, inputs), "pool_bias": (inputs,), "weight": (inputs, outputs),
                                       "own": (inputs, outputs), "bias": (outputs,)},
                  lambda p, x, degree: ((x @ p["pool"] + p["pool_bias"]).relu(), None),

@@ -1,8 +1,7 @@
-"""The device memory that a layer's computations need: measured on tensors without contents, so for any layer.
+"""The device memory that a layer's computations need, measured on tensors without data, so for any layer.
 
-At every moment a computation has so many bytes for each edge, source and target and so many independent of the chunk.
-The maximum of each over all moments bounds them together, so the figures of large chunks, one dimension at a time,
-bound the needs of any chunk.
+At any time a computation has a number of bytes per edge, per source and per target, and a constant. The maxima of these
+over time bound the total, so the measured slopes of large chunks, one dimension at a time, bound the need of any chunk.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from weft.runtime.graph_network.account import Account
 from weft.runtime.graph_network.kernels import Edges, LayerInput, Widths
 from weft.runtime.graph_network.layers import Layer, Parameters
 
-#: Rows so large that the growing parts outweigh all else.
+#: Numbers of rows so large that the constant part is negligible.
 _LARGE = 1 << 22
 
 
 class _Without:
-    """A layer's inputs at chunks of any size, without contents."""
+    """A layer's computations on chunks of any size, on tensors without data."""
 
     def __init__(self, layer: Layer, p: Parameters, found: Widths, entry: LayerInput) -> None:
         self.layer, self.found, self.entry = layer, found, entry
@@ -83,7 +82,7 @@ class _Without:
 
 def needs(layer: Layer, p: Parameters, found: Widths, entry: LayerInput = kernels.AS_IS
           ) -> Mapping[str, tuple[int, int, int, int]]:
-    """By kind of step: bytes independent of the chunk, and for each edge, source and target."""
+    """The bytes that each kind of step needs: constant, per edge, per source, and per target."""
     without = _Without(layer, p, found, entry)
     made = {name: _slopes(without, getattr(without, name)) for name in (
         "prepare", "gather", "vertex", "loss", "vertex_back", "gather_back", "prepare_back")}

@@ -2,7 +2,7 @@
 
 It is a worker of the executor (:mod:`weft.runtime.execute.executor`), which runs the device, loads, stores and the
 network in separate threads (on a GPU: streams) in the plan's order. Tensors that blocks pass to each other on the
-device are in :mod:`weft.runtime.graph_network.held`.
+device are in :mod:`weft.runtime.graph_network.device_tensors`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from weft.runtime.execute.executor import Parcel, Task, Worker
 from weft.runtime.graph_network import kernels
 from weft.runtime.graph_network.account import Account
-from weft.runtime.graph_network.held import Held, PassLike, StepLike
+from weft.runtime.graph_network.device_tensors import DeviceTensors, PassLike, StepLike
 from weft.runtime.graph_network.host import ChunkedEdges, Host
 from weft.runtime.graph_network.kernels import Edges, LayerInput
 from weft.runtime.graph_network.layers import GraphNetwork
@@ -25,7 +25,7 @@ from weft.runtime.interface.training import Boundary
 from weft.runtime.plan.program import BlockWork, Work
 from weft.runtime.ranks.stopwatch import sleep_until
 
-#: What a rank tells another that waits for one of its blocks: that it is done.
+#: The message to a rank that waits for a block: the block is complete.
 _DONE = "done"
 #: By kind of step, the host's arrays whose rows it loads to the device.
 _BROUGHT: Mapping[str, tuple[str, ...]] = {
@@ -37,13 +37,13 @@ _STORED: Mapping[str, tuple[str, ...]] = {
     "back_out": ("vertex_back", "back", "g_inputs"), "prepare_out": ("prepare_back", "g_inputs")}
 
 
-class ChunkWorker(Held, Worker):
+class ChunkWorker(DeviceTensors, Worker):
     """Runs the blocks of one rank: ``steps`` of ``network`` with ``parameters`` on ``device``.
 
-    ``features``: a row a vertex, in memory or mapped; ``labels``: a class a vertex, -1 where the loss skips it; None:
-    only outputs are computed, and ``steps`` have no backward. ``budget``: bytes of the device's tensors, including
-    parameters, gradients and Adam's state. ``seconds``: the least duration of a step (on CPUs), to emulate links and
-    devices; 0 where it takes its own time.
+    ``features``: one row per vertex, in memory or memory-mapped. ``labels``: one class per vertex, -1 if the loss skips
+    it; ``None``: ``steps`` have no backward, and only outputs are computed. ``budget``: bytes of the device's tensors,
+    parameters, gradients and Adam's state included. ``seconds``: the least duration of a step (on CPUs), to emulate
+    links and devices.
 
     Raises :class:`~weft.runtime.graph_network.account.OverBudget` if the parameters alone do not fit.
     """
@@ -65,7 +65,7 @@ class ChunkWorker(Held, Worker):
         self._stays = {(step.layer, step.i) for step in steps.steps if step.kind.startswith("stay")}
         self.seeds = [0] * len(network.layers)
         self.dropout = 0.0
-        self.group: dist.ProcessGroup | None = None  # of all ranks, where there are several
+        self.group: dist.ProcessGroup | None = None  # all ranks, if there are several
         self._weight = 1.0 if labels is None else 1 / max(1, int((labels >= 0).sum()))  # of a vertex in the loss
         self.loss = torch.zeros((), dtype=torch.float64)
         self._tokens = {_DONE: torch.zeros(1)}
@@ -100,16 +100,16 @@ class ChunkWorker(Held, Worker):
             return self._tokens
         return run
 
-    # -- what steps share ----------------------------------------------------------------------------------------------
+    # -- shared by steps -----------------------------------------------------------------------------------------------
 
     def _from_host(self, step: StepLike) -> None:
         kinds = _BROUGHT[step.kind.rstrip("0123456789")]
         self._bring(step, max(step.i, step.j), *self.host.of(step.layer, *kinds))
 
     def _to_host(self, step: StepLike) -> None:
-        maker, *kinds = _STORED[step.kind]
-        place = (step.i, -1) if maker.startswith("prepare") else (-1, step.i)
-        self._store(self._taken(maker, step.layer, *place), self.host.of(step.layer, *kinds), step.i)
+        producer, *kinds = _STORED[step.kind]
+        place = (step.i, -1) if producer.startswith("prepare") else (-1, step.i)
+        self._store(self._taken(producer, step.layer, *place), self.host.of(step.layer, *kinds), step.i)
 
     def _entry(self, layer: int, chunk: int) -> LayerInput:
         return LayerInput(self.dropout, self.seeds[layer], int(self._begins[chunk]))
@@ -267,7 +267,7 @@ class ChunkWorker(Held, Worker):
         self._share(self.host.of(step.layer, "back"))
 
     def share_outputs(self) -> None:
-        """Give every rank the outputs of all."""
+        """Broadcast the outputs of all ranks to all ranks."""
         self._share(self.host.of(len(self.network.layers) - 1, "outputs"))
 
     def _share(self, arrays: Sequence[Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""A network that is trained, or only run, chunk by chunk in the order of a plan, within a memory budget."""
+"""Training and inference of a network, chunk by chunk in the order of a plan, within a memory budget."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class Streamed:
 
     @property
     def outputs(self) -> Tensor:
-        """Outputs of the last layer at every vertex, in the last pass; of other ranks' vertices after
+        """The outputs of the last pass, one row per vertex; those of other ranks' vertices are valid after
         :meth:`share_outputs`."""
         return self.worker.host.of(len(self.network.layers) - 1, "outputs")[0]
 
     def run(self, *, training: bool = True) -> float:
-        """One pass: returns the loss, and sums gradients in the parameters over ranks. ``training``: with dropout, a
-        different one in each pass."""
+        """Run one pass; returns the loss. The parameters' gradients are summed over ranks. ``training``: with dropout,
+        whose mask differs between passes."""
         worker = self.worker
         for value in worker.values():
             assert value.grad is not None
@@ -63,7 +63,7 @@ class Streamed:
         return float(worker.loss)
 
     def share_outputs(self) -> None:
-        """Give every rank the outputs of all; every rank must call it."""
+        """Broadcast the outputs of all ranks to all ranks, which call it together."""
         if self.session.world > 1:
             self.worker.share_outputs()
 
@@ -72,7 +72,7 @@ class Streamed:
         return [number * len(self.network.layers) + layer for layer in range(len(self.network.layers))]
 
     def adam(self, rate: float = 0.01, decay: Sequence[float] = ()) -> torch.optim.Adam:
-        """An optimizer of the parameters, whose state is counted; ``decay``: of the weights, by layer."""
+        """Adam for the parameters, with its state counted in the budget; ``decay``: weight decay by layer."""
         groups = [{"params": list(own.values()), "weight_decay": decay[number] if number < len(decay) else 0.0}
                   for number, own in enumerate(self.parameters)]
         made = torch.optim.Adam(groups, lr=rate, foreach=False)

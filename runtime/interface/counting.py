@@ -1,11 +1,11 @@
-"""Losses that are a sum and a count, so that a batch's loss is the mean over its count (of tokens with a label, say),
-however unequal its micro-batches are.
+"""Losses as a sum and a count: a batch's loss is the mean over its count, such as the number of tokens with a label,
+even if its micro-batches are unequal.
 
-Let micro-batch m give the sum s_m and the count c_m. The loss of a batch is (sum_m s_m) / (sum_m c_m), and its gradient
-(sum_m grad s_m) / (sum_m c_m), as counts have none. Both need the count of the whole batch, over all replicas, which is
-unknown at the first backward: so sums are differentiated, and gradients are divided once, after the last backward.
-Between stages and executor the two are one tensor, of a shape that no unreduced loss has, in double precision, which
-represents any count.
+Let micro-batch m have the sum s_m and the count c_m. The loss of a batch is (sum_m s_m) / (sum_m c_m), and its gradient
+(sum_m grad s_m) / (sum_m c_m), as counts have no gradient. Both need the count of the whole batch, over all replicas,
+which is unknown at the first backward: so sums are differentiated, and gradients are divided once, after the last
+backward. Between stages and executor the two are one tensor, in a shape that no unreduced loss has, and in double
+precision, which represents any count exactly.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SHAPE = (2, 1, 1)
 
 
 class LossError(ValueError):
-    """A loss that is not a sum and a count; the message follows the name of its source."""
+    """The loss is not a sum and a count; the message is to follow the name of its source."""
 
 
 def counted(total: Tensor, count: Tensor | float) -> Tensor:

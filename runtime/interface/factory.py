@@ -1,7 +1,7 @@
-"""The user's function that makes a training: found by its name, called, and its result checked.
+"""The user's function that makes a training: it is found by its name and called, and its result is checked.
 
-It is the user's own code, so anything may happen: modules that do not exist or raise, functions that take other
-arguments, raise, end the process, or return something else. Each is one sentence.
+The user's code may fail in any way: modules that do not exist or raise, functions that take other arguments, raise, end
+the process, or return something else. Each failure is reported in one sentence.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class FactoryError(ValueError):
-    """A function named by ``--stages`` that returns no stages; the message names it and says why."""
+    """The function named by ``--stages`` returns no stages; the message has its name and the cause."""
 
 
 def load_factory(stages: str) -> Callable[..., Training]:

@@ -1,7 +1,7 @@
-"""Which optimizers train a rank's parameters: one check for pipelines, ``weft train`` and replays.
+"""The check that an optimizer trains a rank's parameters, for pipelines, ``weft train`` and replays.
 
-torch's optimizers do not complain if none of their parameters has a gradient. One that would leave the model unchanged
-is refused in words: before the first step if it is passed in, else before its own first step.
+torch's optimizers do not fail if none of their parameters has a gradient. An optimizer that would leave the model
+unchanged is refused: before the first step if it is passed in, otherwise before its own first step.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from weft.runtime.interface.optim import AdamA
 
 def misfit(optimizer: object, trained: Iterable[Tensor], idle: Iterable[Tensor], where: str, *,
            folds: bool) -> str | None:
-    """Why ``optimizer`` does not train ``trained``, this rank's parameters, in a sentence; ``None`` if it does.
+    """A sentence on why ``optimizer`` does not train ``trained``, this rank's parameters, or ``None``.
 
-    It must have some of them, if there are any, and none of ``idle``, in whose place others are trained. ``where``
-    names the parameters to make it from. ``folds``: whether AdamA gets each micro-batch's gradients as they come.
+    It must have some of them, if there are any, and none of ``idle``, which are replaced by other parameters.
+    ``where``: the expression for the right parameters, for the sentence. ``folds``: whether each micro-batch's
+    gradients can be folded as they are computed, as AdamA requires.
     """
     kind = type(optimizer).__name__
     if not isinstance(optimizer, Optimizer):

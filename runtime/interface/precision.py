@@ -1,8 +1,8 @@
-"""Mixed precision: modules in bf16 (or fp16), their weights and gradients kept in fp32 beside them.
+"""Mixed precision: modules in bf16 (or fp16), with master weights and gradients in fp32.
 
-Updates of some 1e-4 of a weight are below bf16's resolution of 2^-8 of it, so they are made on an fp32 copy
-(Micikevicius et al., "Mixed precision training", ICLR 2018). Gradients come out of each micro-batch's backward in the
-module's precision and are added up in fp32: a sum of N micro-batches in bf16 would lose terms smaller than 1/256 of it.
+Updates of about 1e-4 of a weight are below bf16's relative resolution of 2^-8, so they are applied to an fp32 copy
+(Micikevicius et al., "Mixed precision training", ICLR 2018). The gradients of each micro-batch have the module's
+precision and are accumulated in fp32: a sum in bf16 would lose terms smaller than 1/256 of it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Losses of fp16 are scaled, so that small gradients do not become zero; the scale adapts.
+"""Adaptive loss scaling for fp16, so that small gradients do not underflow.
 
 Gradients are those of the scaled loss until the end of the batch, then divided by the scale. If one of them is infinite
 or NaN, on any rank, all ranks skip the batch: its gradients are dropped, so that the optimizer changes nothing, and the

@@ -19,10 +19,10 @@ Loss: TypeAlias = "Tensor | tuple[Tensor, Tensor | float]"
 
 
 class Boundary(NamedTuple):
-    """Shape and type of a tensor that one stage sends to another for one micro-batch.
+    """Shape and dtype of a tensor that one stage sends to another for one micro-batch.
 
-    A length of ``None`` is not known beforehand: it may differ from micro-batch to micro-batch, and is sent along
-    (:mod:`weft.runtime.transports.interface`). All else is compared with the stage's result.
+    A length of ``None`` is unknown in advance: it may differ between micro-batches, and is sent with the message
+    (:mod:`weft.runtime.transports.tensors`). Everything else is compared with the stage's result.
     """
 
     shape: tuple[int | None, ...]
@@ -43,7 +43,7 @@ class Boundary(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Of a tensor of that shape; raises as :attr:`known`."""
+        """Bytes of a tensor of that shape; raises ``ValueError`` for an unknown length."""
         return self.dtype.itemsize * math.prod(self.known)
 
     def fits(self, tensor: torch.Tensor) -> bool:
@@ -68,60 +68,57 @@ class Ports(NamedTuple):
 class Training:
     """One rank's part of a training or inference run.
 
-    ``stages``: this rank's modules by stage number. In a chain, each takes one tensor and gives one; ``boundaries``
-    has, per stage but the last, its output; ``inputs(step, micro_batch)`` is called on the rank of stage 0,
-    ``targets(step, micro_batch)`` on that of the last stage, where ``loss(output, target)`` returns the *mean* loss of
-    a micro-batch, or ``(sum, count)``.
+    ``stages``: this rank's modules by stage number. In a chain, each has one input and one output tensor;
+    ``boundaries`` has the output of each stage but the last; ``inputs(step, micro_batch)`` is called on the rank of
+    stage 0, ``targets(step, micro_batch)`` on that of the last stage, where ``loss(output, target)`` returns the *mean*
+    loss of a micro-batch, or ``(sum, count)``.
 
-    In a graph of stages, ``ports`` has for every stage, also those of other ranks, the values that its module takes and
-    gives. A value that no stage gives is data: ``inputs(step, micro_batch)`` has it by name, on each rank where it is
-    taken. The values named in ``losses`` are scalars, each a mean over the micro-batch, and training minimises their
-    sum; a single one may be ``weft.runtime.counted(sum, count)``. ``targets`` and ``loss`` are not used. No gradient is
-    sent back for the values in ``untrained``: they depend on no trained parameter, or no loss depends on them. Of those
-    in ``doubtful`` there may be none in a batch, and a message says so; without one of any other is zero.
+    In a graph of stages, ``ports`` has the inputs and outputs of every stage, those of other ranks included. A value
+    that no stage outputs is data: ``inputs(step, micro_batch)`` has it by name, on each rank that takes it. The values
+    named in ``losses`` are scalars, each a mean over the micro-batch, and training minimises their sum; a single one
+    may be ``weft.runtime.counted(sum, count)``. ``targets`` and ``loss`` are not used. No gradient is sent back for the
+    values in ``untrained``: they depend on no trained parameter, or no loss depends on them. A value in ``doubtful``
+    may have no gradient in a batch, and the message then says so; a missing gradient of any other value is zero.
     ``boundaries`` has, by name, every value that goes to another rank.
 
-    The executor divides losses by the number of micro-batches, so that gradients are those of the whole batch, provided
-    all micro-batches count as much: tokens with a label, where the rest is ignored. Otherwise return sums and counts:
-    the loss of a batch is then the sum of all sums, over micro-batches and replicas, divided by that of all counts, and
-    so are its gradients. With R replicas of a plan for N micro-batches, a batch has R N of them: replica r requests r N
-    to (r + 1) N - 1.
+    The executor divides losses by the number of micro-batches, so that gradients are those of the whole batch if all
+    micro-batches have the same count, such as the number of tokens with a label. Otherwise return sums and counts: the
+    loss of a batch is then the total of the sums over micro-batches and replicas, divided by that of the counts, and so
+    are its gradients. With R replicas of a plan for N micro-batches, a batch has R N micro-batches: replica r requests
+    r N to (r + 1) N - 1.
 
-    On a stage of several ranks, each rank's module takes whole inputs, gives whole outputs (or the input of the next
-    stage on the same ranks) and whole input gradients, through its own collectives
-    (:mod:`weft.runtime.train.parallel`). Parameters that are one rank's share of a larger one are marked with
-    :func:`~weft.runtime.train.parallel.sharded`; all others are the same, with the same gradients, on all ranks of the
-    stage.
+    On a stage of several ranks, each rank's module takes full inputs, and returns full outputs (or the input of the
+    next stage on the same ranks) and full input gradients, by its own collectives (:mod:`weft.runtime.train.parallel`).
+    Parameters that are a shard of a larger one are marked with :func:`~weft.runtime.train.parallel.sharded`; all others
+    are equal, with equal gradients, on all ranks of the stage.
 
-    ``ties`` lists parameters that are one: each entry names, by stage, a parameter of its module. Their gradients are
-    summed once a step. After the last backward of a step, and after ties and replicas have been summed,
-    ``after_backward(step)`` is called; then gradients are clipped so that their norm over all ranks is at most
-    ``clip_norm``; then ``optimizer`` steps. Before each of ``steps`` batches gradients become zero (in place: copy
-    those that you need). With ``masters``, gradients are theirs, and ``optimizer`` must be over
-    ``masters.parameters()``. With :class:`~weft.runtime.interface.optim.AdamA` as the optimizer, each micro-batch's
-    gradients are folded into its moments and freed as soon as they are complete: ``after_backward`` finds none, and
-    ``clip_norm`` is refused.
+    ``ties``: tied parameters, each entry with the parameter's name in each stage's module. Their gradients are summed
+    once per step. After the last backward of a step, and after gradients of ties and replicas have been summed,
+    ``after_backward(step)`` is called; then gradients are clipped to a norm over all ranks of at most ``clip_norm``;
+    then ``optimizer`` steps. Before each of ``steps`` batches gradients are zeroed in place. With ``masters``, the
+    masters have the gradients, and ``optimizer`` must be over ``masters.parameters()``. With
+    :class:`~weft.runtime.interface.optim.AdamA` as the optimizer, each micro-batch's gradients are folded into its
+    moments and freed as soon as they are complete: ``after_backward`` finds no gradients, and ``clip_norm`` is refused.
 
-    With ``fully_shard`` the trained parameters are divided among the replicas, and ``optimizer`` must be over the
-    shares (:mod:`weft.runtime.train.sharding`).
+    ``fully_shard``: the trained parameters are sharded over the replicas, and ``optimizer`` must be over the shards
+    (:mod:`weft.runtime.train.sharding`).
 
-    With ``scaling``, losses are scaled before they are differentiated, and a batch with a gradient that is not finite
-    is left out (:mod:`weft.runtime.interface.scaling`).
+    ``scaling``: losses are scaled before the backward, and a batch with a non-finite gradient is skipped
+    (:mod:`weft.runtime.interface.scaling`).
 
-    Where the plan offloads a stage, all saved tensors of its forward move to the host, except its inputs; with the
-    names of submodules in ``offloaded``, by stage, those that their operations save (and that nothing else has saved
-    before).
+    If the plan offloads a stage, all saved tensors of its forward move to the host, except its inputs; ``offloaded``
+    restricts this, by stage, to the tensors that the named submodules are the first to save.
 
-    ``layers`` may name those of each stage, in order: if the plan's problem names its layers too, they are compared
-    (parameters always are: :mod:`weft.runtime.train.agreement`).
+    ``layers``: the names of each stage's layers, in order. If the plan's problem names its layers too, they are
+    compared; parameters are always compared (:mod:`weft.runtime.train.agreement`).
 
-    Random operators of a captured model draw from seeds made from ``seed``, which is the same on all ranks, the step,
-    the micro-batch, and their number in the model (:mod:`weft.runtime.train.moment`).
+    Random operators of a captured model are seeded by ``seed``, which is equal on all ranks, the step, the micro-batch,
+    and their number in the model (:mod:`weft.runtime.train.moment`).
 
-    In inference, and for values that no stage takes, ``collect(step, micro_batch, output)`` gets the results: the last
-    stage's tensor in a chain, a mapping by name in a graph, once for each stage, on its first rank. Micro-batches may
-    end in any order (:class:`weft.runtime.train.requests.Requests` puts results back in the order of requests). Modules
-    and data are moved to the session's device.
+    In inference, and for values that no stage takes, ``collect(step, micro_batch, output)`` receives the results: the
+    last stage's tensor in a chain, a mapping by name in a graph, once for each stage, on its first rank. Micro-batches
+    may end in any order (:class:`weft.runtime.train.requests.Requests` restores the order of requests). Modules and
+    data are moved to the session's device.
     """
 
     stages: Mapping[int, nn.Module]

@@ -1,18 +1,18 @@
-"""From measured timelines back to a problem's costs, so that the next search uses measured figures.
+"""The costs of a problem fitted to measured timelines, for the next search.
 
-A block's duration is the median over all micro-batches of all runs; its spread, the width of the middle half of its
-measurements as a share of the median, shows its reliability. A block on several devices runs from the last start on any
-of them to the last end.
+A block's duration is the median over all micro-batches of all runs. Its spread is the interquartile range as a share of
+the median. A block on several devices lasts from the last start on any of them to the last end.
 
-A transfer is not measured directly. If a block's device was idle before it, for most of the time since the transfer's
-producer ended, and that was the last of the block's producers, the time from the producer's end to the block's start is
-the transfer (and what the executor adds); the lower quartile of these counts, since a late rank or a busy machine only
-ever adds to them, and on a link that carries one transfer at a time their least. If all of a transfer was hidden behind
-other work, that time is only an upper bound: the planned one is kept if it is less, else the least observed one.
+A transfer is not measured directly. Its time is observed where the consumer's device was idle for most of the time
+since the producer's end, and this producer was the block's last: then it is the time from the producer's end to the
+consumer's start, including the executor's overhead. Late ranks and load only lengthen it, so the lower quartile of the
+observations counts, and the minimum on a link that carries one transfer at a time. If every transfer was hidden behind
+other work, these times are only upper bounds: the fitted time is the planned one or the least observed, whichever is
+less.
 
-The time between two blocks of a rank that waits for nothing is the executor's own: it starts receives and sends,
-reports to the watchdog and drops results. In a timeline that is the gap between a block's end and the next one's start
-where all inputs of the next one had arrived before. A plan has no such gaps, so they are counted with the blocks.
+The executor's overhead between two blocks (starting receives and sends, reports to the watchdog, releasing results) is
+the gap in a timeline between a block's end and the next start on the rank, where all inputs of the next block had
+arrived before. A plan has no such gaps, so they are added to the blocks.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from weft.runtime.plan.program import RankMap
 from weft.runtime.plan.timeline import Measured, Timeline
 from weft.solver.problem import Block, Dependency, Problem
 
-#: A block whose middle half of measurements is wider than this share of their median is unsteady.
+#: The spread from which on a block or transfer counts as unsteady.
 LARGE_SPREAD = 0.1
-#: Idle time on a device shorter than this share of the block that follows is the executor's own.
+#: Idle time before a block up to this share of its duration counts as the executor's overhead.
 _IDLE = 0.02
-#: A device that was idle for less than this share of the time since the producer's end was itself the cause.
+#: A consumer has waited for the transfer if its device was idle for more than this share of the time since the
+#: producer's end.
 _WAITED = 0.5
-#: Significant digits of measured times: more would be noise, and work for the search.
+#: Significant digits of measured times: further digits are noise, and cost the search time.
 _DIGITS = 4
 
 _Instance = tuple[int, int]  # block, micro-batch
@@ -41,8 +42,8 @@ _Instance = tuple[int, int]  # block, micro-batch
 
 @dataclass(frozen=True, slots=True)
 class BlockFit:
-    """One block: planned and measured duration in the problem's time unit (``None`` if not measured), the middle half
-    of its measurements as a share of that, and their number."""
+    """One block: planned and measured duration in the problem's time unit (``None`` if not measured), the spread as a
+    share of the median, and the number of measurements."""
 
     block: str
     planned: float
@@ -59,8 +60,8 @@ class BlockFit:
 @dataclass(frozen=True, slots=True)
 class TransferFit:
     """The transfer from ``source`` to ``block`` on another device: planned and fitted time in the problem's unit, the
-    middle half of the observations as a share of their median, and their number; 0 if it was always hidden, and
-    ``fitted`` then at most the observed wait."""
+    spread as a share of the median, and the number of observations. ``count`` is 0 if the transfer was always hidden;
+    ``fitted`` is then an upper bound."""
 
     source: str
     block: str
@@ -71,13 +72,13 @@ class TransferFit:
 
     @property
     def is_unsteady(self) -> bool:
-        """Whether the spread is large: ranks waited for each other, or for a core, more than for data."""
+        """Whether the spread is large: ranks waited for each other, or for a core, rather than for data."""
         return self.spread > LARGE_SPREAD
 
 
 @dataclass(frozen=True)
 class Fit:
-    """The problem with measured costs, and what changed."""
+    """The problem with measured costs, and the fits of its blocks and transfers."""
 
     problem: Problem
     blocks: tuple[BlockFit, ...]
@@ -85,9 +86,9 @@ class Fit:
 
 
 def fit(problem: Problem, timelines: Sequence[Timeline]) -> Fit:
-    """``problem`` with the durations and transfers measured in ``timelines``, runs of its schedules.
+    """``problem`` with the durations and transfers measured in ``timelines`` of its schedules.
 
-    Memory stays as planned. Raises ``ValueError`` if there is no timeline, or one that names a block or rank that the
+    Memory is not changed. Raises ``ValueError`` without timelines, and for a timeline with a block or rank that the
     problem does not have.
     """
     if not timelines:
@@ -110,7 +111,7 @@ def fit(problem: Problem, timelines: Sequence[Timeline]) -> Fit:
 
 
 def _by_device(problem: Problem, timeline: Timeline) -> list[list[tuple[int, Measured]]]:
-    """Per device, which may be a lane, its entries in order, as block indices; times in the problem's unit."""
+    """The entries of each device (or lane) in order of start, with block indices and times in the problem's unit."""
     by_device: list[list[tuple[int, Measured]]] = [[] for _ in problem.devices]
     ranks = RankMap.of(problem)
     for entry in timeline.operations:
@@ -125,17 +126,18 @@ def _by_device(problem: Problem, timeline: Timeline) -> list[list[tuple[int, Mea
 
 
 def _instances(by_device: list[list[tuple[int, Measured]]]) -> dict[_Instance, list[Measured]]:
-    found: defaultdict[_Instance, list[Measured]] = defaultdict(list)
+    instances: defaultdict[_Instance, list[Measured]] = defaultdict(list)
     for own in by_device:
         for block, entry in own:
-            found[block, entry.micro_batch].append(entry)
-    return found
+            instances[block, entry.micro_batch].append(entry)
+    return instances
 
 
 def _observe_transfers(problem: Problem, by_device: list[list[tuple[int, Measured]]],
                        seen: Mapping[tuple[int, int], list[float]],
                        hidden: Mapping[tuple[int, int], list[float]]) -> None:
-    """Add to ``seen`` and ``hidden``, per block and place in its ``after``, the times since the producers' ends."""
+    """Add the times since the producers' ends to ``seen`` (observed transfers) or ``hidden`` (upper bounds), by block
+    and place in its ``after``."""
     ends = {key: max(entry.end for entry in entries) for key, entries in _instances(by_device).items()}
     for device, own in enumerate(by_device):
         for (_, before), (block, entry) in pairwise([(-1, Measured("", 0, 0, 0.0, 0.0)), *own]):
@@ -143,15 +145,15 @@ def _observe_transfers(problem: Problem, by_device: list[list[tuple[int, Measure
                          for d, dependency in enumerate(problem.blocks[block].after)]
             known = [(d, producer, ends[producer, m]) for d, producer, m in producers if (producer, m) in ends]
             last = max((end for _, _, end in known), default=0.0)
-            # Blocks on several devices may have waited for another rank instead.
             idle = entry.start - before.end
-            stood_idle = len(problem.blocks[block].devices) == 1 and idle > _IDLE * (entry.end - entry.start)
+            # A block on several devices may have waited for another rank.
+            was_idle = len(problem.blocks[block].devices) == 1 and idle > _IDLE * (entry.end - entry.start)
             has_waited = idle > _WAITED * (entry.start - last)
             for d, producer, end in known:
                 if device not in problem.blocks[producer].devices:
-                    in_turn = problem.blocks[block].after[d].link is not None
-                    told = seen if stood_idle and end == last and (has_waited or in_turn) else hidden
-                    told[block, d].append(max(0.0, entry.start - end))
+                    has_link = problem.blocks[block].after[d].link is not None
+                    times = seen if was_idle and end == last and (has_waited or has_link) else hidden
+                    times[block, d].append(max(0.0, entry.start - end))
 
 
 def _crosses(problem: Problem, block: Block, dependency: Dependency) -> bool:
@@ -189,9 +191,9 @@ def _rounded(value: float) -> float:
 
 
 def executor_gaps(problem: Problem, timelines: Sequence[Timeline]) -> list[float]:
-    """Per rank, the median gap in seconds before a block whose producers had all ended, and whose messages had had
-    their planned time, when the block before it ended; 0 where there is none."""
-    found: list[list[float]] = [[] for _ in problem.devices]
+    """The executor's overhead before a block, in seconds: for each rank the median gap before blocks whose inputs, with
+    the planned transfer times, were available when the previous block ended; 0 without such gaps."""
+    by_rank: list[list[float]] = [[] for _ in problem.devices]
     for timeline in timelines:
         ends = {(entry.block, entry.micro_batch): entry.end for entry in timeline.operations}
         rows: list[list[Measured]] = [[] for _ in problem.devices]
@@ -204,13 +206,13 @@ def executor_gaps(problem: Problem, timelines: Sequence[Timeline]) -> list[float
                              for dependency in problem.blocks[problem.index[entry.block]].after
                              if (dependency.block, entry.micro_batch - dependency.distance) in ends), default=0.0)
                 if ready <= before.end:
-                    found[rank].append(max(0.0, entry.start - before.end))
-    return [median(gaps) if gaps else 0.0 for gaps in found]
+                    by_rank[rank].append(max(0.0, entry.start - before.end))
+    return [median(gaps) if gaps else 0.0 for gaps in by_rank]
 
 
 def with_gaps(problem: Problem, gaps: Sequence[float], seconds_per_unit: float = 1.0) -> Problem:
-    """``problem`` with blocks longer by their rank's gap, in seconds; transfers from another rank are shorter by as
-    much, but not below 0."""
+    """``problem`` with each block longer by its rank's gap (seconds), and the transfers of its result shorter by as
+    much, at least 0."""
     ranks, units = RankMap.of(problem), [gap / seconds_per_unit for gap in gaps]
     longest = [max(units[rank] for rank in ranks.of_block(i)) for i in range(len(problem.blocks))]
     return replace(problem, blocks=tuple(replace(

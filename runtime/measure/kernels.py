@@ -1,10 +1,10 @@
-"""The times of kernels on one device: matrix products by size and dtype, attention, memory, launches, and the rest.
+"""The times of kernels on one device: matrix products by size and dtype, attention, memory traffic, launches, others.
 
-Each is run alone on random tensors, forward and backward as autograd runs them, and timed in laps that are long
-compared with the clock's precision (:class:`~weft.runtime.measure.measure.Timer`); autograd's start-up time, once in a
-step, is subtracted from a backward that waits for it. A kernel's operations and bytes are counted as in the operator
-graphs: the backward of a product is two products, that of attention two and a half times its forward, element-wise
-kernels count their reads and writes.
+Each kernel runs alone on random tensors, forward and backward by autograd, in laps that are long compared with the
+clock's precision (:class:`~weft.runtime.measure.measure.Timer`). Autograd's start-up time, which a step pays once, is
+subtracted from a backward that does not hide it. Operations and bytes are counted as in the operator graphs: the
+backward of a product is two products, that of attention 2.5 times its forward; element-wise kernels count reads and
+writes.
 """
 
 from __future__ import annotations
@@ -22,26 +22,27 @@ from weft.runtime.measure.measure import Timer, single_threaded
 
 Pass: TypeAlias = Literal["forward", "backward"]
 
-#: Kernels beside a device's classes: a chain of tiny ones, and memory traffic.
+#: Groups that are no class of a device: launches (a chain of tiny kernels), and memory traffic.
 LAUNCH, MEMORY = "launch", "memory"
-#: Rows and columns of square products, by device; those of the quick mode.
+#: Sizes of square products, by kind of device; those of the quick mode.
 _SIZES = {"cpu": (64, 128, 256, 512, 1024), "cuda": (256, 512, 1024, 2048, 4096, 8192)}
 _QUICK = {"cpu": (32, 128), "cuda": (256, 2048)}
-#: Numbers in the largest tensors: several times any cache.
+#: Elements of the largest tensors: several times any cache.
 _LARGE = {"cpu": 1 << 24, "cuda": 1 << 28}
-#: Launches in a row: tiny layers, one after another.
+#: The number of consecutive tiny layers with which launches are timed.
 _CHAIN = 32
+#: The number of laps, and the least seconds of a lap.
 _REPEATS, _LEAST = 7, 5e-3
-#: Seconds: after a product that took this long, no larger one of its dtype is tried.
+#: Seconds: after a kernel that took this long, no larger one of its group and dtype is run.
 _LONGEST = 0.5
-#: Multiple of the host's part of a backward: a longer backward is GPU time.
+#: A backward longer than this multiple of autograd's time on the host is GPU time.
 _HIDDEN = 1.2
 
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """One kernel in ``weft.device/1``: its class, pass, dtype and shape, operations and bytes; median seconds of
-    ``repeats`` laps, and their ``spread``."""
+    """One kernel in ``weft.device/1``: its group, pass, dtype and shape, operations and bytes, and the median seconds
+    of ``repeats`` laps with their ``spread``."""
 
     group: str
     which: Pass
@@ -56,8 +57,8 @@ class KernelTime:
 
 @dataclass(frozen=True, slots=True)
 class _Kernel:
-    """``make``: runs its forward; outputs that need a gradient are run backward, too. ``work``: operations and bytes of
-    either pass; ``count``: the number of kernels."""
+    """A kernel to time. ``make``: runs the forward. ``forward``, ``backward``: operations and bytes of the passes
+    (``None``: no backward). ``count``: the number of kernels in each pass."""
 
     group: str
     dtype: str
@@ -70,11 +71,11 @@ class _Kernel:
 
 def measure_kernels(device: torch.device, *, quick: bool = False, timer: Timer | None = None,
                     on_progress: Callable[[str], None] = lambda title: None) -> list[KernelTime]:
-    """Samples of all kernels on ``device``. ``quick``: small ones, a few times. On a CPU one thread computes, timed by
-    the process's CPU time, which other load lengthens least."""
+    """Time all kernels on ``device``. ``quick``: small kernels, few laps. On a CPU one thread computes, and seconds are
+    CPU time of the process, which other load affects least."""
     timer = timer or Timer.of_work(device)
     repeats, least = (3, 0.0) if quick else (_REPEATS, _LEAST)
-    found: list[KernelTime] = []
+    times: list[KernelTime] = []
     autograd = _Autograd(0.0, 0.0)
     slow: set[tuple[str, str]] = set()
     with single_threaded():
@@ -84,29 +85,29 @@ def measure_kernels(device: torch.device, *, quick: bool = False, timer: Timer |
             on_progress(f"{kernel.group} {kernel.dtype} {kernel.shape}")
             try:
                 samples = list(_samples(kernel, timer, repeats, least, autograd))
-            except (RuntimeError, NotImplementedError):  # torch has no such kernel here, or too little memory
+            except (RuntimeError, NotImplementedError):  # an unsupported kernel, or too little memory
                 continue
-            found += samples
+            times += samples
             if kernel.group == LAUNCH:
-                autograd = _start_of_autograd(device, timer, repeats, least, samples[1].seconds)
+                autograd = _autograd_overhead(device, timer, repeats, least, samples[1].seconds)
             if samples[0].seconds > _LONGEST:
                 slow.add((kernel.group, kernel.dtype))
-    return found
+    return times
 
 
 class _Autograd(NamedTuple):
-    """``start``: seconds of a backward of one tiny layer beyond its two launches; a backward of more than ``hidden``
-    seconds does not wait for it: on a GPU its kernels run while the next backward starts."""
+    """Autograd's start-up time. ``start``: seconds of the backward of one tiny layer minus its two launches. A backward
+    of more than ``hidden`` seconds hides it: on a GPU its kernels run while the host starts the next one."""
 
     start: float
     hidden: float
 
     def without(self, seconds: float) -> float:
-        """A backward's ``seconds`` without the start-up."""
+        """The ``seconds`` of a backward without the start-up time."""
         return seconds if seconds > self.hidden else max(seconds - self.start, seconds / 10)
 
 
-def _start_of_autograd(device: torch.device, timer: Timer, repeats: int, least: float, launch: float) -> _Autograd:
+def _autograd_overhead(device: torch.device, timer: Timer, repeats: int, least: float, launch: float) -> _Autograd:
     x, weight = (torch.ones(8, 8, device=device, requires_grad=True) for _ in range(2))
     y = functional.linear(x, weight)
     gradient = torch.ones_like(y)
@@ -133,8 +134,8 @@ def _samples(kernel: _Kernel, timer: Timer, repeats: int, least: float,
 
 
 def _leaves(result: Tensor) -> list[Tensor]:
-    """The leaves of ``result`` that need a gradient."""
-    found: dict[int, Tensor] = {}
+    """The leaves of ``result`` that require a gradient."""
+    leaves: dict[int, Tensor] = {}
     seen: set[Any] = set()
     left: list[Any] = [result.grad_fn]
     while left:
@@ -143,9 +144,9 @@ def _leaves(result: Tensor) -> list[Tensor]:
             continue
         seen.add(node)
         if hasattr(node, "variable"):
-            found[id(node.variable)] = node.variable
+            leaves[id(node.variable)] = node.variable
         left += [following for following, _ in node.next_functions]
-    return list(found.values())
+    return list(leaves.values())
 
 
 def _kernels(device: torch.device, quick: bool) -> Iterator[_Kernel]:
@@ -178,7 +179,7 @@ def _name(tensor: Tensor) -> str:
 
 
 def _launch(x: Tensor, weights: Sequence[Tensor]) -> _Kernel:
-    """Layers of eight numbers: their time is all launches, two in each backward."""
+    """A chain of 8x8 layers, whose time is launch overhead: one launch in each forward, two in each backward."""
 
     def chain() -> Tensor:
         y = x
@@ -197,7 +198,7 @@ def _product(x: Tensor, weight: Tensor) -> _Kernel:
 
 
 def _fp8_products(drawn: Callable[..., Tensor], sizes: Sequence[int]) -> Iterator[_Kernel]:
-    """FP8 products with a scale for each tensor, on GPUs that support them (from 8.9 on)."""
+    """FP8 products with one scale per tensor, on GPUs of compute capability 8.9 or higher."""
     if torch.cuda.get_device_capability() < (8, 9):
         return
     for size in sizes:
@@ -205,8 +206,8 @@ def _fp8_products(drawn: Callable[..., Tensor], sizes: Sequence[int]) -> Iterato
         one = torch.ones((), device=x.device)
 
         def product(x: Tensor = x, y: Tensor = y, one: Tensor = one) -> Tensor:
-            found: Tensor = torch._scaled_mm(x, y.t(), one, one, out_dtype=torch.bfloat16)
-            return found
+            result: Tensor = torch._scaled_mm(x, y.t(), one, one, out_dtype=torch.bfloat16)
+            return result
 
         yield _Kernel("gemm", "float8_e4m3fn", f"{size}x{size}x{size}", product, (2.0 * size**3, 4 * size**2))
 

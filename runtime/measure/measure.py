@@ -1,8 +1,8 @@
-"""Time and memory of any run on one device: medians of repeated runs, and every allocation counted.
+"""Time and memory of a function on one device: the median of repeated runs, and the change and peak of allocated bytes.
 
-On a CPU, memory is what torch's allocator allocates and frees (torch's profiler sees each block with its size,
-including those that a kernel needs only inside), counted in the thread that runs. On a GPU it is the caching
-allocator's count. Time and memory are measured in different runs, because recording memory takes time.
+On a CPU, memory is counted from the allocations and frees that torch's profiler records in the calling thread,
+temporary buffers of kernels included. On a GPU it is the caching allocator's count. Time and memory are measured in
+separate runs, because recording allocations takes time.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ from torch.autograd.profiler import profile  # torch.profiler's imports what com
 from weft.runtime.ranks.allocator import keep_freed_memory
 
 T = TypeVar("T")
-#: From this torch on, allocations are recorded without operators, which take several times as long: by calls that are
-#: private to torch.
+#: From this version of torch on, private functions record allocations without operators, which is several times faster.
 _LEAN = "2.13"
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """``seconds``: the median of ``repeats`` runs. ``spread``: the range of the middle half of them over the median."""
+    """``seconds``: the median of ``repeats`` laps. ``spread``: their interquartile range over the median."""
 
     seconds: float
     spread: float
@@ -48,7 +47,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes that a run left allocated (``change``), and its peak, both relative to before."""
+    """Allocated bytes after a run (``change``) and its ``peak``, both relative to the level before."""
 
     change: int
     peak: int
@@ -56,8 +55,8 @@ class Memory:
 
 def memory_of(run: Callable[[], T], device: torch.device,
               elsewhere: Sequence[tuple[int, int]] = ()) -> tuple[T, Memory]:
-    """The result of ``run()``, and its memory; the result counts as left allocated. ``elsewhere``: moments of
-    ``time.time_ns`` at which another thread released memory meanwhile, with the bytes; read after the run."""
+    """The result of ``run()``, and its memory; the result counts as allocated. ``elsewhere``: bytes that other threads
+    released during the run, each with its time by ``time.time_ns``; it is read after the run."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         before = torch.cuda.memory_allocated(device)
@@ -66,7 +65,7 @@ def memory_of(run: Callable[[], T], device: torch.device,
         torch.cuda.synchronize(device)
         return result, Memory(torch.cuda.memory_allocated(device) - before,
                               torch.cuda.max_memory_allocated(device) - before)
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else the profiler reports to standard error
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # otherwise the profiler writes to standard error
     result, events = (_recorded if torch.__version__ >= _LEAN else _recorded_with_operators)(run)
     blocks = [(event.start_ns(), i, event.nbytes()) for i, event in enumerate(events) if event.name() == "[memory]"]
     level = peak = 0
@@ -77,7 +76,7 @@ def memory_of(run: Callable[[], T], device: torch.device,
 
 
 def _recorded(run: Callable[[], T]) -> tuple[T, Iterable[Any]]:
-    """The result, and the profiler's events."""
+    """The result of ``run()``, and the profiler's events."""
     kinds = {_profiler.ProfilerActivity.CPU}
     config = _profiler.ProfilerConfig(_profiler.ProfilerState.KINETO, False, True, False, False, False,
                                       _profiler._ExperimentalConfig())
@@ -98,25 +97,25 @@ def _recorded_with_operators(run: Callable[[], T]) -> tuple[T, Iterable[Any]]:
 
 
 def memories(tensor: Tensor) -> list[UntypedStorage]:
-    """What ``tensor`` lies in: of a sparse one its places and its values."""
+    """The storages of ``tensor``; a sparse tensor has several, for indices and values."""
     names = {torch.sparse_coo: ("_indices", "_values"), torch.sparse_csr: ("crow_indices", "col_indices", "values"),
              torch.sparse_csc: ("ccol_indices", "row_indices", "values")}.get(tensor.layout)
     return [part.untyped_storage() for part in ([getattr(tensor, name)() for name in names] if names else [tensor])]
 
 
 class Timer:
-    """Laps on ``device``: each starts when the device is idle and ends when its work is done."""
+    """Times laps on ``device``: a lap starts when the device is idle and ends when its work is complete."""
 
     def __init__(self, device: torch.device, clock: Callable[[], float] = time.perf_counter) -> None:
         self._device, self._clock = device, clock
 
     @classmethod
     def of_work(cls, device: torch.device) -> Timer:
-        """On a CPU it counts this process's CPU time, which other load lengthens least."""
+        """A timer that on a CPU counts the CPU time of the process, which other load affects least."""
         return cls(device, time.process_time if device.type == "cpu" else time.perf_counter)
 
     def lap(self, run: Callable[[], T]) -> tuple[T, float]:
-        """The result of ``run()``, and its seconds."""
+        """The result of ``run()``, and its time in seconds."""
         self._wait()
         start = self._clock()
         result = run()
@@ -124,8 +123,8 @@ class Timer:
         return result, self._clock() - start
 
     def sample(self, run: Callable[[], object], repeats: int, least: float = 0.0) -> Sample:
-        """The sample of ``run()``, after a first run that does not count: each lap has enough runs, one after another,
-        to take ``least`` seconds."""
+        """The sample of ``run()``, in seconds per run, after one warm-up: each lap has enough consecutive runs to take
+        ``least`` seconds."""
         run()
         count = max(1, min(1000, math.ceil(least / max(self.lap(run)[1], 1e-9))))
 
@@ -141,20 +140,20 @@ class Timer:
 
 
 def available_bytes(device: torch.device) -> int:
-    """Memory that can still be allocated on ``device`` without evicting other processes."""
-    if device.type == "cuda":  # the driver counts torch's cached memory as taken
+    """Bytes that can be allocated on ``device`` without evicting other processes."""
+    if device.type == "cuda":  # the driver counts memory reserved by torch as used
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + kept
     table = Path("/proc/meminfo")
     if table.exists():
         entries = dict(line.split(":", 1) for line in table.read_text().splitlines())
         return int(entries["MemAvailable"].split()[0]) * 1024
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2  # no such table: half of the physical memory
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2  # unknown: half of the physical memory
 
 
 @contextmanager
 def single_threaded() -> Iterator[None]:
-    """One thread for torch's kernels, and freed memory kept, as for a rank of the executor on a CPU."""
+    """Inside, torch's kernels use one thread and the allocator keeps freed memory, as on a CPU rank of the executor."""
     keep_freed_memory()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

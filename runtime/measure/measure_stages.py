@@ -1,9 +1,9 @@
-"""The cost of each stage of a training on this device: the time of F, B, I and W, and the memory each takes and frees.
+"""The cost of each stage of a training on this device: the time of F, B, I and W, and the change and peak of memory.
 
-A stage is run as in the executor, by :class:`~weft.runtime.train.stage.StageRunner`, alone and with random gradients.
-The memory of a pass is the change in allocated bytes from before its input exists until its results have been passed
-on: so a pass pays for its input and output only where the stage keeps them. ``peak`` counts them, and the pass's
-temporary memory. Parameter gradients exist from the start, as they do from the second micro-batch on.
+A stage runs alone, as in the executor, by :class:`~weft.runtime.train.stage.StageRunner`, with random gradients. The
+memory of a pass is the change in allocated bytes from before its input exists until its results have been passed on: so
+it includes input and output only if the stage keeps them. ``peak`` includes both, and temporary memory. Parameter
+gradients exist from the start, as they do from the second micro-batch on.
 """
 
 from __future__ import annotations
@@ -23,57 +23,57 @@ from weft.runtime.measure.stage_costs import MODES, PassCost, StageCosts
 from weft.runtime.measure.stage_feeds import Feed, feeds_of
 from weft.runtime.train.stage import StageRunner, deferred_parameters
 
-#: Share of the free memory; a stage expected to need more is skipped.
+#: The share of available memory above which the estimated need of a stage is too large, so that it is skipped.
 SAFE = 0.8
-#: Bytes after which no cache keeps its previous content.
+#: The most bytes swept between passes: more than any cache.
 SWEPT = 512 * 2**20
 
 
 def measure_stages(training: Training, *, device: torch.device | None = None, repeats: int = 7, held: int = 0,
                    begin: int = 0, only: Collection[int] | None = None,
                    slots: bool = False, modes: Mapping[str, str] = MODES) -> list[StageCosts]:
-    """The costs of all stages of ``training``, which has every stage of a chain, or of a graph (then with ports); or of
-    those in ``only``.
+    """The costs of all stages of ``training``, or of those in ``only``. The training has all stages of a chain, or of a
+    graph (then with ports).
 
-    Stages are measured one after another, from stage ``begin`` on and then from stage 0, and a stage built like an
-    earlier one is not measured again; ``training.stages`` may be any mapping, so one that builds stages at lookup never
-    has the whole model in memory. Medians are over ``repeats`` micro-batches. ``held`` is the bytes of weights and
-    gradients of a rank: between two passes of one stage a rank passes through those of its others, and so does the
-    measurement, or the caches would be warmer than in a run. With ``slots`` the inputs of a pass lie in separate
-    memory, as messages do, and do not count as its memory. ``modes``: kinds of backward with their passes. Raises
-    :class:`MeasureError` for any other training.
+    Stages are measured in sequence, from ``begin`` on and then from stage 0. A stage built like an earlier one is not
+    measured again. ``training.stages`` may be a mapping that builds stages at lookup, so that the whole model is never
+    in memory. Medians are over ``repeats`` micro-batches. ``held``: bytes of weights and gradients of a rank; between
+    two passes of one stage, a rank runs its other stages, so the measurement sweeps as many bytes, or caches would be
+    warmer than in a run. ``slots``: the inputs of a pass are in separate memory, as received messages are, and do not
+    count as its memory. ``modes``: kinds of backward with their passes. Raises :class:`MeasureError` for an incomplete
+    training.
     """
     where = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     feeds = feeds_of(training, where)
     count = len(training.stages)
-    found: dict[int, StageCosts] = {}
-    likenesses: dict[Any, int] = {}
+    costs: dict[int, StageCosts] = {}
+    measured: dict[Any, int] = {}
     with single_threaded():
         wanted = range(count) if only is None else sorted(only)
         for s in range(max(wanted, default=0) if only is not None else begin):
-            feeds.pass_by(s, training.stages[s].to(where))  # earlier stages make the inputs of a stage
+            feeds.record_outputs(s, training.stages[s].to(where))  # they are the inputs of later stages
         for s in (*(s for s in wanted if s >= begin), *(s for s in wanted if s < begin)):
             module = training.stages[s].to(where)
             feed = feeds.feed(s, module)
-            first = likenesses.setdefault(repr((_likeness(module), feed.likeness, feed.trains)), s)
+            first = measured.setdefault(repr((_signature(module), feed.likeness, feed.trains)), s)
             cost = (_measure_stage(feed, module, where, repeats, held, slots, modes) if first == s
-                    else replace(found[first], same_as=first))
-            found[s] = replace(cost, stage=s, takes=feed.takes, owes=feed.owes,
+                    else replace(costs[first], same_as=first))
+            costs[s] = replace(cost, stage=s, takes=feed.takes, owes=feed.owes,
                                parameters=sum(p.numel() for p in module.parameters()), deferred=_deferred(module))
             del module, feed
-    return [found[s] for s in wanted]
+    return [costs[s] for s in wanted]
 
 
 def _deferred(module: nn.Module) -> int:
-    """The number of parameters whose weight gradient waits for W."""
+    """The number of parameters whose weight gradient is deferred to W."""
     return sum(p.numel() for p in deferred_parameters(module))
 
 
 def measured_ties(training: Training) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """The parameters that stages of ``training``, which has all, share: of each its name in the first of its stages,
-    and these stages."""
+    """The tied parameters of ``training``, which has all stages: the name in the first stage, and the stages of each.
+    """
     tied = [(tie[min(tie)], tuple(sorted(tie))) for tie in training.ties]
-    if not isinstance(training.stages, dict):  # each module is made at its lookup
+    if not isinstance(training.stages, dict):  # modules are built at lookup, so shared parameters are unknown
         return tuple(tied)
     named = [{training.stages[s].get_parameter(name) for s, name in tie.items()} for tie in training.ties]
     holders: dict[nn.Parameter, dict[int, str]] = {}
@@ -110,12 +110,12 @@ class _Stage:
         self.feed, self.module, self.device = feed, module, device
 
     def measure(self, mode: str, repeats: int, between: Tensor, slots: bool) -> dict[str, PassCost]:
-        """Every pass of one kind of backward, of a stage that does not train the forward; ``between`` is swept before
-        each timed pass."""
+        """The cost of each pass of one kind of backward; a stage that does not train has the forward alone. ``between``
+        is swept before each timed pass."""
         runner = StageRunner(self.module, function=self.feed.function, split=mode == "split",
                              constant=self.feed.constant)
         try:
-            for _, run in self._passes(runner, mode, slots=False):  # allocates gradients, chooses kernels
+            for _, run in self._passes(runner, mode, slots=False):  # warm-up: allocates gradients, selects kernels
                 run()
             memories = {letter: memory_of(partial(_dropping, run), self.device)[1]
                         for letter, run in self._passes(runner, mode, slots)}
@@ -132,10 +132,10 @@ class _Stage:
         return {letter: PassCost(Sample.of(laps[letter]), memory) for letter, memory in memories.items()}
 
     def _passes(self, runner: StageRunner, mode: str, slots: bool) -> Iterator[tuple[str, Callable[[], Any]]]:
-        """The passes in order; their inputs are made beforehand with ``slots``, else within them."""
+        """The passes in order. With ``slots``, their inputs are allocated beforehand, otherwise within the pass."""
         def given(make: Callable[[], Any]) -> Callable[[], Any]:
-            made = make() if slots else None
-            return make if made is None else lambda: made
+            ready = make() if slots else None
+            return make if ready is None else lambda: ready
 
         xs = given(self.feed.inputs)
         if not self.feed.trains:
@@ -151,12 +151,12 @@ class _Stage:
 
 
 def _dropping(run: Callable[[], Any]) -> None:
-    """Run it, and drop its result."""
+    """Call ``run`` and drop its result."""
     run()
 
 
-def _likeness(module: nn.Module) -> Any:
-    """Equal for stages that run the same kernels on equal inputs: same modules, same settings."""
+def _signature(module: nn.Module) -> Any:
+    """A key that is equal for stages with the same modules and settings, which run the same kernels."""
     def settings(part: nn.Module) -> Any:
         plain = {key: value for key, value in vars(part).items() if isinstance(value, int | float | str | bool | None)}
         own = [(name, tuple(p.shape), p.dtype, p.requires_grad) for name, p in part.named_parameters(recurse=False)]

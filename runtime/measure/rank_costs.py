@@ -1,9 +1,9 @@
-"""The times of messages and collectives among the ranks of this machine, sent as the executor sends them.
+"""The times of messages and collectives among the ranks of this machine, with the executor's calls.
 
-Run as a program (``python -m weft.runtime.measure.rank_costs DEVICE SIZE,... REPEATS``) under a launcher that starts
-one process a rank, rank 0 prints one line of JSON: messages between neighbours
-(:func:`~weft.runtime.measure.links.measure_links`), and every collective of each size among the first 2, 4, 8 and so on
-ranks, and all. A lap of a collective ends with the last of its ranks. Gloo carries CPU tensors, NCCL GPU tensors.
+As a program (``python -m weft.runtime.measure.rank_costs DEVICE SIZE,... REPEATS``, one process per rank), rank 0
+prints one line of JSON: messages between neighbours (:func:`~weft.runtime.measure.links.measure_links`), and every
+collective of each size among the first 2, 4, 8, ... ranks and among all. A lap of a collective ends when its last rank
+ends. Gloo carries CPU tensors, NCCL GPU tensors.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from weft.runtime.measure.measure import Sample, Timer
 from weft.runtime.ranks.session import Session, join
 from weft.runtime.transports.registry import device_for
 
-#: Seconds that one instruction or wait may take.
+#: The watchdog's timeout in seconds.
 _PATIENCE = 120
 
 
 def groups_of(ranks: int) -> list[tuple[int, ...]]:
-    """The first 2, 4, 8 ... ranks, and all."""
+    """The groups of the first 2, 4, 8, ... ranks, and of all."""
     return [tuple(range(count)) for count in sorted({ranks, *(2**k for k in range(1, ranks.bit_length())
                                                               if 2**k <= ranks)})]
 
 
 def measure_messages(session: Session, sizes: Sequence[int]) -> dict[str, Any]:
-    """Messages between neighbours, as in ``weft.device/1``: the median pair's. All ranks call it together."""
+    """The costs of messages between neighbours as a ``weft.device/1`` entry: medians over the pairs. All ranks call it
+    together."""
     links = list(measure_links(session, sizes).values())
     bytes_ = sorted(link.seconds_a_byte for link in links)
     middle = statistics.median(bytes_)
@@ -43,11 +44,11 @@ def measure_messages(session: Session, sizes: Sequence[int]) -> dict[str, Any]:
 
 
 def measure_collectives(session: Session, sizes: Sequence[int], repeats: int) -> list[dict[str, Any]]:
-    """Every collective among the ranks of each group, as in ``weft.device/1``; all ranks call it together and get the
+    """The costs of every collective in each group, as ``weft.device/1`` entries. All ranks call it together and get the
     same result."""
     groups = groups_of(session.world)
     session.add_groups(groups)
-    found = []
+    entries = []
     for ranks in groups:
         for size in sizes:
             for kind in _KINDS:
@@ -58,13 +59,13 @@ def measure_collectives(session: Session, sizes: Sequence[int], repeats: int) ->
                 slowest = [max(lap) for lap in zip(*(every[rank] for rank in ranks), strict=True)]
                 if slowest:
                     sample = Sample.of(slowest)
-                    found.append({"kind": kind, "ranks": len(ranks), "bytes": size, "seconds": sample.seconds,
-                                  "spread": sample.spread, "repeats": sample.repeats})
-    return found
+                    entries.append({"kind": kind, "ranks": len(ranks), "bytes": size, "seconds": sample.seconds,
+                                    "spread": sample.spread, "repeats": sample.repeats})
+    return entries
 
 
 def _laps(session: Session, kind: str, size: int, group: dist.ProcessGroup, repeats: int) -> list[float]:
-    """Seconds of each lap on this rank but the first; none where torch has no such collective here."""
+    """Seconds of each lap on this rank, without the first; empty if the collective is not supported."""
     timer = Timer(session.device)
     run = _KINDS[kind](group, max(1, size // 4), session.device)
     try:
@@ -87,7 +88,7 @@ def _waiting(begin: Callable[[], dist.Work | None]) -> Callable[[], None]:
 
 
 def _parts(group: dist.ProcessGroup, count: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """A tensor of about ``count`` numbers, divisible among the group's ranks, and one of a rank's part."""
+    """A tensor of about ``count`` elements, divisible by the number of ranks, and one of a rank's part."""
     each = max(1, count // dist.get_world_size(group))
     return (torch.ones(each * dist.get_world_size(group), device=device), torch.ones(each, device=device))
 
@@ -109,8 +110,8 @@ def _all_reduce(group: dist.ProcessGroup, count: int, device: torch.device) -> C
 
 def _all_to_all(group: dist.ProcessGroup, count: int, device: torch.device) -> Callable[[], None]:
     every, _ = _parts(group, count, device)
-    found = torch.empty_like(every)
-    return _waiting(lambda: dist.all_to_all_single(found, every, group=group, async_op=True))
+    received = torch.empty_like(every)
+    return _waiting(lambda: dist.all_to_all_single(received, every, group=group, async_op=True))
 
 
 _KINDS: Mapping[str, Callable[[dist.ProcessGroup, int, torch.device], Callable[[], None]]] = {
@@ -124,7 +125,7 @@ def _lines(session: Session, sizes: Sequence[int], repeats: int) -> Iterator[str
 
 
 def main(device: str, sizes: Sequence[int], repeats: int) -> None:
-    """Runs one of the ranks."""
+    """Run one rank."""
     where = device_for("gloo" if device == "cpu" else "nccl")
     with join(_PATIENCE, where) as session:
         session.watch.begin()

@@ -1,13 +1,13 @@
-"""Measured costs of the stages of a training on a device: the figures, their file, and the problem made of them.
+"""Measured costs of the stages of a training on a device: the figures, their file, and the block problem with them.
 
-The file, ``weft.stage-costs/1``, is one JSON object: ``format``, ``device``, ``torch``, and ``stages``, each with
-``stage``; ``origin``, which is ``"measured"``, ``"as stage 3"`` where that one is built alike, or ``"skipped: ..."``
-with the reason; ``parameter_bytes``, ``buffer_bytes``, ``output_bytes``; and ``passes``, by kind of backward and
-letter: ``{seconds, spread, repeats, memory, peak}``, memory in bytes. Optional are ``parameters`` and ``deferred``, the
-number of a stage's parameters and of those whose weight gradient waits for W, and ``trained_bytes``, of trained
-parameters where not all are; a stage that does not train has the pass F alone. Beside ``stages`` also ``ties``, each
-``{parameter, stages}``. The stages of a graph also have ``takes`` and ``owes``: by the number of an earlier stage, the
-bytes of its values that this one takes, and of the gradients that it gets back.
+The file ``weft.stage-costs/1`` is one JSON object: ``format``, ``device``, ``torch``, ``stages``, and optionally
+``ties``, each ``{parameter, stages}``. A stage has ``stage``; ``origin``, which is ``"measured"``, ``"as stage 3"`` if
+it is built like that one, or ``"skipped: ..."`` with the reason; ``parameter_bytes``, ``buffer_bytes``,
+``output_bytes``; and ``passes``, by kind of backward and letter: ``{seconds, spread, repeats, memory, peak}``, memory
+in bytes. A stage that does not train has the pass F alone. Optional are ``parameters``, the number of its parameters;
+``deferred``, the number of those whose weight gradient is deferred to W; and ``trained_bytes``, if not all parameters
+are trained. A stage of a graph also has ``takes`` and ``owes``: by number of an earlier stage, the bytes of the values
+that it takes from that stage, and of the gradients that it sends back.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _COUNTS = ("parameters", "deferred", "trained_bytes")
 
 
 class MeasureError(ValueError):
-    """Stages that cannot be measured; the message says which and why."""
+    """The stages cannot be measured; the message is one sentence with the stage and the cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassCost:
-    """One pass of one stage over one micro-batch."""
+    """The cost of one pass of one stage over one micro-batch."""
 
     time: Sample
     memory: Memory
@@ -45,14 +45,14 @@ class PassCost:
 
 @dataclass(frozen=True, slots=True)
 class StageCosts:
-    """One stage. ``passes``: by kind of backward (``"full"``, ``"split"``) and letter, the cost of each pass.
+    """The costs of one stage. ``passes``: by kind of backward (``"full"``, ``"split"``) and letter.
 
-    ``parameter_bytes``: of its parameters; ``buffer_bytes`` of its buffers. ``output_bytes``: of its results.
-    ``same_as``: the stage measured in its place, being built alike. ``skipped``: why it was not measured. ``takes``: in
-    a graph of stages, the bytes that it takes from each earlier stage; ``owes`` those of the gradients that it gives
-    back. ``None`` in a chain. ``parameters``: their number; ``deferred``: the number of those whose weight gradient
-    waited for W. ``None`` in files without them. ``trained_bytes``: of its trained parameters; ``None``: all. A stage
-    that does not train, and has none before it that does, has the pass F alone.
+    ``parameter_bytes``, ``buffer_bytes``, ``output_bytes``: bytes of parameters, buffers and results. ``same_as``: the
+    stage, built alike, that was measured in its place. ``skipped``: why it was not measured. ``takes``: in a graph of
+    stages, the bytes that it takes from each earlier stage; ``owes``: the bytes of gradients that it sends back; both
+    ``None`` in a chain. ``parameters``: their number. ``deferred``: the number of those whose weight gradient is
+    deferred to W. Both are ``None`` in files without them. ``trained_bytes``: of trained parameters; ``None``: all are
+    trained. A stage without trained parameters in itself and before it has the pass F alone.
     """
 
     stage: int
@@ -70,7 +70,7 @@ class StageCosts:
 
     @property
     def learning_bytes(self) -> int:
-        """Bytes of its parameters that are trained."""
+        """Bytes of the trained parameters."""
         return self.parameter_bytes if self.trained_bytes is None else self.trained_bytes
 
     @property
@@ -81,8 +81,8 @@ class StageCosts:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStages:
-    """All stages of a training, and the device and torch they were measured with. ``ties``: the stages that share each
-    tied parameter, by its name in the first of them."""
+    """The costs of all stages of a training, with the device and the version of torch. ``ties``: for each tied
+    parameter its name in the first of its stages, and these stages."""
 
     device: str
     torch: str
@@ -92,21 +92,21 @@ class MeasuredStages:
 
 def static_bytes(costs: Sequence[StageCosts], stage: int, *, optimizer_copies: int = 2,
                  micro_batches: int | None = None) -> int:
-    """A stage's resident bytes in the executor, beside those that passes allocate and free.
+    """A stage's resident bytes in the executor, without those that passes allocate and free.
 
-    Weights, gradients of the trained ones, ``optimizer_copies`` further values for each of these (Adam: 2; AdamA: 1, as
-    it has two and no gradients), buffers, and results whose transfers may still be under way: up to
+    These are weights, gradients of trained weights, ``optimizer_copies`` further values per trained weight (Adam: 2;
+    AdamA: 1, as it has two moments and no gradients), buffers, and results that are being sent: up to
     :data:`~weft.runtime.plan.buffers.OPEN_SENDS` of them, or those of ``micro_batches``.
     """
     cost = costs[stage]
     sends = _messages(costs, stage)
     sent = sorted(sends * (OPEN_SENDS if micro_batches is None else micro_batches), reverse=True)
-    held = cost.parameter_bytes + (1 + optimizer_copies) * cost.learning_bytes
-    return held + cost.buffer_bytes + sum(sent[:OPEN_SENDS])
+    state = cost.parameter_bytes + (1 + optimizer_copies) * cost.learning_bytes
+    return state + cost.buffer_bytes + sum(sent[:OPEN_SENDS])
 
 
 def _messages(costs: Sequence[StageCosts], stage: int) -> list[int]:
-    """The bytes of each message that ``stage`` sends for a micro-batch, with each stage on its own device."""
+    """The bytes of each message that ``stage`` sends for a micro-batch, if each stage is on its own device."""
     if costs[stage].takes is None:  # an activation, an input gradient
         return [costs[stage].output_bytes, costs[stage - 1].output_bytes if stage and costs[stage - 1].trains else 0]
     return [*(cost.takes[stage] for cost in costs if cost.takes and stage in cost.takes),
@@ -116,35 +116,36 @@ def _messages(costs: Sequence[StageCosts], stage: int) -> list[int]:
 def measured_problem(costs: Sequence[StageCosts], *, backward: str = "full", memory: int | None = None,
                      optimizer_copies: int = 2, name: str = "measured stages",
                      ties: Sequence[tuple[str, Sequence[int]]] = ()) -> Problem:
-    """Stage s on device s, with measured costs: durations in seconds, memory and workspace in bytes.
+    """The block problem with stage s on device s: durations in seconds, memory and workspace in bytes.
 
-    ``memory`` is each device's capacity, of which :func:`static_bytes` are not for activations; ``None``: unlimited. A
-    transfer takes no time. Raises :class:`MeasureError` if a stage was skipped, or leaves no memory for activations.
+    ``memory``: each device's capacity in bytes, of which :func:`static_bytes` are not available to activations
+    (``None``: unlimited). Transfers take no time. Raises :class:`MeasureError` if a stage was skipped, or leaves no
+    memory for activations.
     """
     for cost in costs:
         if cost.skipped is not None:
             raise MeasureError(f"stage {cost.stage} was not measured: it {cost.skipped}")
     letter, kind = ("B", BlockKind.BACKWARD) if backward == "full" else ("I", BlockKind.INPUT_GRAD)
-    blocks = [_block(cost, "F", backward, BlockKind.FORWARD, _after("F", _givers(cost))) for cost in costs]
+    blocks = [_block(cost, "F", backward, BlockKind.FORWARD, _after("F", _producers(cost))) for cost in costs]
     for cost in reversed(costs):
         s = cost.stage
         if not cost.trains:
             continue
-        takers = [other.stage for other in costs if s in (_givers(other) if other.owes is None else other.owes)]
-        # In a chain a gradient comes after the forward anyway; a graph must say so, or it might be another's.
-        own = _after("F", [s]) if cost.takes is not None or not takers else ()
-        blocks.append(_block(cost, letter, backward, kind, (*own, *_after(letter, takers))))
+        consumers = [other.stage for other in costs if s in (_producers(other) if other.owes is None else other.owes)]
+        # In a chain, the gradient follows the forward anyway; in a graph it may follow another stage's forward.
+        own = _after("F", [s]) if cost.takes is not None or not consumers else ()
+        blocks.append(_block(cost, letter, backward, kind, (*own, *_after(letter, consumers))))
         if backward == "split":
             blocks.append(_block(cost, "W", backward, BlockKind.WEIGHT_GRAD, _after("I", [s])))
-    devices = tuple(Device(f"rank{cost.stage}", None if memory is None
-                           else _left(memory, static_bytes(costs, cost.stage, optimizer_copies=optimizer_copies), cost))
+    static = [static_bytes(costs, cost.stage, optimizer_copies=optimizer_copies) for cost in costs]
+    devices = tuple(Device(f"rank{cost.stage}", None if memory is None else _capacity(memory, static[cost.stage], cost))
                     for cost in costs)
     return Problem(name, devices, tuple(blocks), time_unit="s", memory_unit="B", model=_model(costs, backward, ties))
 
 
 def _model(costs: Sequence[StageCosts], backward: str, ties: Sequence[tuple[str, Sequence[int]]]) -> ModelFacts:
-    """The measured facts, to compare with the modules that will run. (The output of a chain's last stage goes into its
-    loss.)"""
+    """The measured properties of stages, to be compared with the modules that run. The output of a chain's last stage
+    is omitted, as its loss reads it."""
     return ModelFacts(
         tuple(StageFacts(f"F{cost.stage}", parameters=cost.parameters, parameter_bytes=cost.parameter_bytes,
                          output_bytes=cost.output_bytes if cost.takes is None and cost is not costs[-1] else None,
@@ -152,8 +153,8 @@ def _model(costs: Sequence[StageCosts], backward: str, ties: Sequence[tuple[str,
         tuple(TieFacts(name, tuple(f"F{stage}" for stage in stages)) for name, stages in ties))
 
 
-def _givers(cost: StageCosts) -> Sequence[int]:
-    """The stages whose values ``cost``'s stage takes."""
+def _producers(cost: StageCosts) -> Sequence[int]:
+    """The stages from which the stage of ``cost`` takes values."""
     return list(range(cost.stage))[-1:] if cost.takes is None else sorted(cost.takes)
 
 
@@ -161,17 +162,17 @@ def _after(letter: str, stages: Sequence[int]) -> tuple[Dependency, ...]:
     return tuple(Dependency(f"{letter}{stage}") for stage in stages)
 
 
-def _left(memory: int, held: int, cost: StageCosts) -> int:
-    if held >= memory:
-        raise MeasureError(f"stage {cost.stage} needs {held} bytes for weights, gradients, optimizer and messages, "
+def _capacity(memory: int, static: int, cost: StageCosts) -> int:
+    if static >= memory:
+        raise MeasureError(f"stage {cost.stage} needs {static} bytes for weights, gradients, optimizer and messages, "
                            f"but a device has {memory}: cut the model into more stages, or give more memory")
-    return memory - held
+    return memory - static
 
 
 def _block(cost: StageCosts, letter: str, backward: str, kind: BlockKind, after: tuple[Dependency, ...]) -> Block:
-    found = cost.passes[backward][letter]
-    change, peak = found.memory.change, found.memory.peak
-    return Block(f"{letter}{cost.stage}", kind, (cost.stage,), max(found.time.seconds, 1e-9), (change,),
+    measured = cost.passes[backward][letter]
+    change, peak = measured.memory.change, measured.memory.peak
+    return Block(f"{letter}{cost.stage}", kind, (cost.stage,), max(measured.time.seconds, 1e-9), (change,),
                  (max(0, peak - max(change, 0)),), after)
 
 
@@ -184,7 +185,7 @@ def load_stage_costs(path: str | os.PathLike[str]) -> MeasuredStages:
 
 
 def save_stage_costs(measured: MeasuredStages, path: str | os.PathLike[str]) -> None:
-    """Write a ``weft.stage-costs/1`` file, whole or not at all. Raises ``OSError``."""
+    """Write a ``weft.stage-costs/1`` file atomically. Raises ``OSError``."""
     write_atomically(path, json.dumps(stage_costs_to_json(measured), indent=1, allow_nan=False) + "\n")
 
 
@@ -211,7 +212,7 @@ def _stage_to_json(cost: StageCosts) -> dict[str, Any]:
 
 
 def stage_costs_from_json(value: Any, where: str = "stage costs") -> MeasuredStages:
-    """The stages of a ``weft.stage-costs/1`` object; ``where`` (a file name) leads every error message."""
+    """The stages of a ``weft.stage-costs/1`` object; error messages begin with ``where``, such as a file name."""
     entry = Entry(value, where)
     require_format(entry, COSTS_FORMAT)
     entry.allow("format", "device", "torch", "stages", "ties")

@@ -1,10 +1,10 @@
 """The inputs and output gradients with which each stage of a training is measured alone.
 
-In a chain a stage takes one tensor and gives one, whose shape and type are in
-:attr:`~weft.runtime.interface.training.Training.boundaries`. In a graph of stages it takes and gives values by name.
-The shape and type of a value between two stages are found by running the stage that gives it on tensors without memory,
-unless boundaries name it, which have to name only those that go to another rank; so stages must be numbered from givers
-to takers. A module whose control flow depends on numbers is run on real ones (:func:`needs_numbers`).
+In a chain, a stage has one input and one output tensor, whose shapes and dtypes are in
+:attr:`~weft.runtime.interface.training.Training.boundaries`. In a graph of stages, inputs and outputs have names. The
+boundaries may name only values that go to another rank; the shape and dtype of any other value are found by running its
+producer on fake tensors, so stages must be numbered in topological order. A module whose control flow depends on data
+runs on real tensors (:func:`needs_numbers`).
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from weft.runtime.interface.training import Boundary, Training
 from weft.runtime.measure.measure import available_bytes, memories
 from weft.runtime.measure.stage_costs import MeasureError
 
-#: How many times the bytes of all its operators' results must be free for a stage to be run without an estimate.
+#: A captured stage is run on real tensors if its operators' results, times this factor, fit in the available memory.
 ROOM = 8
 
 
 @dataclass(frozen=True)
 class Feed:
-    """One stage's feed: ``function`` is called on ``inputs()``, which are new each time, as if they had just arrived;
-    then ``gradients()`` come back for its results (``None``: for none). Inputs numbered in ``constant`` are owed no
-    gradient. A stage that does not train (``trains``) runs forward only. ``output_bytes`` is the size of its results.
-    In a graph, ``takes`` are the bytes of values that it takes, by the stage that gives them, and ``owes`` those of
-    their gradients.
+    """One stage's feed. ``function`` is called on ``inputs()``, new tensors each time; ``gradients()`` are the
+    gradients of its results (``None``: no gradient). ``constant``: the numbers of inputs without a gradient.
+    ``trains``: whether it has a backward. ``output_bytes``: the size of its results; ``kept_bytes``: an estimate of the
+    memory of forward and backward. ``likeness``: a key that is equal for stages with equal inputs and outputs. In a
+    graph, ``takes``: the bytes of inputs by the stage that produces them; ``owes``: those of their gradients.
     """
 
     function: Callable[..., Any]
@@ -52,17 +52,17 @@ class Feed:
 
 
 class Feeds(Protocol):
-    """The feeds of all stages, made in the order of their numbers."""
+    """The feeds of all stages, which must be requested in the order of their numbers."""
 
     def feed(self, stage: int, module: nn.Module) -> Feed:
         """The feed of ``stage``, whose ``module`` is on the device."""
 
-    def pass_by(self, stage: int, module: nn.Module) -> None:
-        """Record what ``stage`` gives to later ones, without making its feed."""
+    def record_outputs(self, stage: int, module: nn.Module) -> None:
+        """Record the outputs of ``stage``, for the feeds of later stages."""
 
 
 def feeds_of(training: Training, device: torch.device) -> Feeds:
-    """The feeds of ``training``, which must have all its stages. Raises :class:`MeasureError` if it does not."""
+    """The feeds of ``training``. Raises :class:`MeasureError` if a stage is missing."""
     count = len(training.stages)
     if sorted(training.stages) != list(range(count)):
         raise MeasureError(f"the training must hold all stages 0 to n-1, it holds {sorted(training.stages)}")
@@ -100,30 +100,30 @@ class _FeedChain:
         def inputs() -> list[Tensor]:
             return [_random(source, device) if source is not None else torch.as_tensor(data).to(device, copy=True)]
 
-        kept, (given, *_) = _foresee(function, inputs)
+        kept, (given, *_) = _estimate(function, inputs)
 
         def gradients() -> list[Tensor | None]:
             return [torch.ones(given.known, dtype=given.dtype, device=device) if sink is None
                     else _random(sink, device)]
 
         handed = 0 if sink is None else sink.nbytes
-        self.pass_by(stage, module)
+        self.record_outputs(stage, module)
         return Feed(function, inputs, gradients, () if self.trained.get(stage - 1) else (0,), handed, kept,
                     (source, sink), trains=self.trained[stage])
 
-    def pass_by(self, stage: int, module: nn.Module) -> None:
+    def record_outputs(self, stage: int, module: nn.Module) -> None:
         self.trained[stage] = self.trained.get(stage - 1, False) or _is_trained(module)
 
 
 @dataclass
 class _ValueGraph:
-    """``given``: the stage, shape and type of every value given so far; ``still``: those of them for which no gradient
-    comes back; ``used``: the values that some stage takes."""
+    """``given``: the producer and the boundary of every recorded value. ``detached``: the values without a gradient.
+    ``used``: the values that some stage takes."""
 
     training: Training
     device: torch.device
     given: dict[str, tuple[int, Boundary]] = field(default_factory=dict)
-    still: set[str] = field(default_factory=set)
+    detached: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         ports = self.training.ports
@@ -132,76 +132,76 @@ class _ValueGraph:
             raise MeasureError(f"ports names the stages {sorted(ports)}, but the training holds the stages "
                                f"{sorted(self.training.stages)}")
         self.ports = ports
-        givers = {value: stage for stage, port in ports.items() for value in port.gives}
-        self.givers = givers
+        producers = {value: stage for stage, port in ports.items() for value in port.gives}
+        self.producers = producers
         self.used = {value for port in ports.values() for value in port.takes}
         stages = self.training.stages
-        self.holds_all = isinstance(stages, dict) and any(map(needs_numbers, stages.values()))  # else made at lookup
+        self.data_has_all = isinstance(stages, dict) and any(map(needs_numbers, stages.values()))
         for stage, port in ports.items():
             for value in port.takes:
-                if givers.get(value, -1) >= stage:
-                    raise MeasureError(f"stage {stage} takes {value!r} from stage {givers[value]}: number the stages "
-                                       "so that each takes from earlier ones only")
+                if producers.get(value, -1) >= stage:
+                    raise MeasureError(f"stage {stage} takes {value!r} from stage {producers[value]}: number the "
+                                       "stages so that each takes from earlier ones only")
 
     def feed(self, stage: int, module: nn.Module) -> Feed:
         training, device = self.training, self.device
         takes, gives = self.ports[stage]
-        whole = any(value in self.given and not self.given[value][1].has_gradient for value in takes)
-        data = training.inputs(0, 0) if self.holds_all or whole or any(
-            value not in self.givers for value in takes) else {}
-        missing = [value for value in takes if value not in self.givers and value not in data]
+        has_integers = any(value in self.given and not self.given[value][1].has_gradient for value in takes)
+        data = training.inputs(0, 0) if self.data_has_all or has_integers or any(
+            value not in self.producers for value in takes) else {}
+        missing = [value for value in takes if value not in self.producers and value not in data]
         if missing:
             raise MeasureError(f"stage {stage} takes {missing[0]!r}, which no stage gives and inputs(0, 0) does not "
                                "hold")
-        constant = tuple(i for i, value in enumerate(takes) if value not in self.givers or value in self.still)
-        still = [i for i, value in enumerate(takes) if value in self.still]
+        constant = tuple(i for i, value in enumerate(takes) if value not in self.producers or value in self.detached)
+        detached = [i for i, value in enumerate(takes) if value in self.detached]
 
         def inputs() -> list[Tensor]:
-            return [_random(self.given[value][1], device) if value in self.givers and value not in data
+            return [_random(self.given[value][1], device) if value in self.producers and value not in data
                     else torch.as_tensor(data[value]).to(device, copy=True) for value in takes]
 
         try:
-            kept, outputs = _foresee(module, inputs, needs_numbers(module) or _is_small(module, device), still)
-        except (DataDependentOutputException, DynamicOutputShapeException):  # a loss that inspects its numbers
-            kept, outputs = _foresee(module, inputs, True, still)
+            kept, outputs = _estimate(module, inputs, needs_numbers(module) or _is_small(module, device), detached)
+        except (DataDependentOutputException, DynamicOutputShapeException):  # such as a loss that reads data
+            kept, outputs = _estimate(module, inputs, True, detached)
         if len(outputs) != len(gives):
             raise MeasureError(f"stage {stage} gives {len(outputs)} values, but its ports name {len(gives)}: "
                                f"{', '.join(gives)}")
-        trains = self._enter(stage, module, zip(gives, outputs, strict=True))
-        returned = [value in training.losses or (value in self.used and value not in self.still)
+        trains = self._record(stage, module, zip(gives, outputs, strict=True))
+        returned = [value in training.losses or (value in self.used and value not in self.detached)
                     for value in gives]
         if trains and not any(returned):
             raise MeasureError(f"stage {stage} gives no loss, and nothing that a gradient comes back for")
 
         def gradients() -> list[Tensor | None]:
-            return [None if not back else torch.ones_like(_random(looks, device)) if value in training.losses
-                    else _random(looks, device) for value, looks, back in zip(gives, outputs, returned, strict=True)]
+            return [None if not back else torch.ones_like(_random(output, device)) if value in training.losses
+                    else _random(output, device) for value, output, back in zip(gives, outputs, returned, strict=True)]
 
-        taken = [(self.given[value], i in constant) for i, value in enumerate(takes) if value in self.givers]
-        looks_of_data = [(tuple(torch.as_tensor(data[value]).shape), torch.as_tensor(data[value]).dtype)
-                         for value in takes if value not in self.givers]
-        return Feed(module, inputs, gradients, constant,
-                    sum(looks.nbytes for value, looks in zip(gives, outputs, strict=True) if value in self.used), kept,
-                    ([looks for (_, looks), _ in taken], looks_of_data, constant, outputs, returned),
-                    _by_giver((giver, looks) for (giver, looks), _ in taken),
-                    _by_giver((giver, looks) for (giver, looks), free in taken if not free), trains)
+        taken = [(self.given[value], i in constant) for i, value in enumerate(takes) if value in self.producers]
+        data_metadata = [(tuple(torch.as_tensor(data[value]).shape), torch.as_tensor(data[value]).dtype)
+                         for value in takes if value not in self.producers]
+        size = sum(output.nbytes for value, output in zip(gives, outputs, strict=True) if value in self.used)
+        return Feed(module, inputs, gradients, constant, size, kept,
+                    ([boundary for (_, boundary), _ in taken], data_metadata, constant, outputs, returned),
+                    _by_producer((producer, boundary) for (producer, boundary), _ in taken),
+                    _by_producer((producer, boundary) for (producer, boundary), free in taken if not free), trains)
 
-    def pass_by(self, stage: int, module: nn.Module) -> None:
+    def record_outputs(self, stage: int, module: nn.Module) -> None:
         known = self.training.boundaries if isinstance(self.training.boundaries, Mapping) else {}
         taken = [(value, known.get(value)) for value in self.ports[stage].gives if value in self.used]
-        if all(looks is not None and looks.is_known for _, looks in taken):
-            self._enter(stage, module, ((value, looks) for value, looks in taken if looks is not None))
+        if all(boundary is not None and boundary.is_known for _, boundary in taken):
+            self._record(stage, module, ((value, boundary) for value, boundary in taken if boundary is not None))
         else:
             self.feed(stage, module)
 
-    def _enter(self, stage: int, module: nn.Module, gives: Iterable[tuple[str, Boundary]]) -> bool:
-        """Record the values that ``stage`` gives, and which of them are owed no gradient; returns whether it trains."""
+    def _record(self, stage: int, module: nn.Module, gives: Iterable[tuple[str, Boundary]]) -> bool:
+        """Record the values that ``stage`` gives, and those without a gradient; returns whether the stage trains."""
         trains = _is_trained(module) or any(
-            value in self.givers and value not in self.still for value in self.ports[stage].takes)
-        for value, looks in gives:
-            self.given[value] = stage, looks
-            if not trains or not looks.has_gradient or value in self.training.untrained:
-                self.still.add(value)
+            value in self.producers and value not in self.detached for value in self.ports[stage].takes)
+        for value, boundary in gives:
+            self.given[value] = stage, boundary
+            if not trains or not boundary.has_gradient or value in self.training.untrained:
+                self.detached.add(value)
         return trains
 
 
@@ -209,51 +209,51 @@ def _is_trained(module: nn.Module) -> bool:
     return any(p.requires_grad for p in module.parameters())
 
 
-def _by_giver(values: Any) -> dict[int, int]:
+def _by_producer(values: Any) -> dict[int, int]:
     found: dict[int, int] = {}
-    for giver, looks in values:
-        found[giver] = found.get(giver, 0) + looks.nbytes
+    for producer, boundary in values:
+        found[producer] = found.get(producer, 0) + boundary.nbytes
     return found
 
 
 def needs_numbers(module: nn.Module) -> bool:
-    """Whether a part of ``module`` has an attribute of this name: its work depends on numbers, so that it is measured
-    on those of ``inputs(0, 0)`` for all its inputs, and never on shapes only."""
+    """Whether a submodule of ``module`` has a true attribute ``needs_numbers``: its control flow depends on data. All
+    its inputs are then taken from ``inputs(0, 0)``, and it never runs on fake tensors."""
     return any(getattr(part, "needs_numbers", False) for part in module.modules())
 
 
 def _is_small(module: nn.Module, device: torch.device) -> bool:
-    """Whether a captured stage, whose operators' results are known, keeps and needs so little, conservatively, that it
-    is run to find out: on tensors without numbers that takes many times as long."""
+    """Whether a captured stage, whose operators' results are known, certainly fits in memory, so that it runs on real
+    tensors: running it on fake ones takes many times as long."""
     graphs = [part.graph for part in module.modules() if isinstance(part, GraphModule)]
     known = [leaf for graph in graphs for node in graph.nodes for leaf in tree_leaves(node.meta.get("val"))
              if isinstance(leaf, Tensor)]
     return bool(known) and ROOM * sum(leaf.numel() * leaf.element_size() for leaf in known) < available_bytes(device)
 
 
-def _foresee(function: Callable[..., Any], inputs: Callable[[], list[Tensor]], with_numbers: bool = False,
-             still: Collection[int] = ()) -> tuple[int, list[Boundary]]:
-    """Bytes that a forward will keep and a backward need beside them, from shapes only (or by running it,
-    ``with_numbers``), estimated conservatively; and the results of the forward. ``inputs`` in ``still``, by number,
-    have no gradient, as under ``torch.no_grad``."""
+def _estimate(function: Callable[..., Any], inputs: Callable[[], list[Tensor]], with_numbers: bool = False,
+             detached: Collection[int] = ()) -> tuple[int, list[Boundary]]:
+    """A conservative estimate of the bytes that a forward saves and a backward needs in addition, and the boundaries of
+    the results. The function runs on fake tensors, or on real ones (``with_numbers``). ``detached``: the numbers of
+    inputs that require no gradient."""
     kept: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
         kept.update((part._cdata, part.nbytes()) for part in memories(tensor))
-        return tensor.detach()  # an operation that saves its own result would hold itself, and the weights, for ever
+        return tensor.detach()  # otherwise an operator that saves its own result would be a reference cycle
 
     shapes = nullcontext() if with_numbers else FakeTensorMode(allow_non_fake_inputs=True)
     with shapes, saved_tensors_hooks(keep, lambda tensor: tensor):
-        ys = function(*(x.requires_grad_() if i not in still and (x.is_floating_point() or x.is_complex()) else x
+        ys = function(*(x.requires_grad_() if i not in detached and (x.is_floating_point() or x.is_complex()) else x
                         for i, x in enumerate(inputs())))
         outputs = [Boundary(tuple(y.shape), y.dtype) for y in ((ys,) if isinstance(ys, Tensor) else ys)]
-    return sum(kept.values()) + 4 * max([*(looks.nbytes for looks in outputs), *kept.values()], default=0), outputs
+    return sum(kept.values()) + 4 * max([*(output.nbytes for output in outputs), *kept.values()], default=0), outputs
 
 
-def _random(looks: Boundary, device: torch.device) -> Tensor:
-    """Random numbers; integers are 0, a valid index into anything."""
-    if not looks.is_known:
-        raise MeasureError(f"a boundary has the shape {looks.shape}: to measure stages, give every length")
-    if looks.has_gradient:
-        return torch.randn(looks.known, dtype=looks.dtype, device=device)
-    return torch.zeros(looks.known, dtype=looks.dtype, device=device)
+def _random(boundary: Boundary, device: torch.device) -> Tensor:
+    """A random tensor; integers are 0, which is a valid index."""
+    if not boundary.is_known:
+        raise MeasureError(f"a boundary has the shape {boundary.shape}: to measure stages, give every length")
+    if boundary.has_gradient:
+        return torch.randn(boundary.known, dtype=boundary.dtype, device=device)
+    return torch.zeros(boundary.known, dtype=boundary.dtype, device=device)

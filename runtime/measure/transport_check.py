@@ -1,16 +1,14 @@
-"""Does every transport of this machine carry messages correctly, and how fast? A check between two ranks.
+"""A check of each transport of this machine between two ranks: whether messages arrive correctly, and how fast.
 
-Tensors of several types, sizes and shapes, with shapes known to the plan and unknown, go through each transport several
-times with other contents, and are compared byte by byte. Then calls are timed, all transports and torch's RPC in turns.
+Tensors of several dtypes, sizes and shapes, known to the plan or not, are sent over each transport several times with
+different contents, and compared. Then calls are timed, alternating between all transports and torch's RPC.
 
-Run as a program (``python -m weft.runtime.measure.transport_check FOLDER DEVICE NAME,... SIZE,...``), rank 0 prints a
-line of JSON for each transport as soon as it is known, so that a crash loses its own line only.
+As a program (``python -m weft.runtime.measure.transport_check FOLDER DEVICE NAME,... SIZE,...``), rank 0 prints one
+line of JSON for each transport as soon as it is checked, so that a crash loses that line only.
 
-Ways to call another rank with a tensor and to get an answer: each transport, torch's RPC.
-
-A *call* is the same for each: rank 0 sends a tensor of some bytes, rank 1 acknowledges it, and rank 0 goes on when the
-answer has come. So no method can hide its latency behind the next message. All ranks must make each method, in one
-order; only the two take part.
+A *call* is the same for each method: rank 0 sends a tensor, rank 1 answers, and rank 0 continues when the answer has
+arrived. So no method can hide its latency behind the next message. All ranks must create all methods in the same order;
+only ranks 0 and 1 take part.
 """
 
 from __future__ import annotations
@@ -37,19 +35,19 @@ from weft.runtime.transports.registry import device_for, open_transport
 from weft.runtime.transports.tensors import layout_of
 
 RPC = "rpc"
-#: Kinds of messages, and the number of times each is sent, with other contents each time.
+#: The number of kinds of messages, and the number of times each is sent, with different contents.
 CASES, STEPS = 5, 3
-#: Timed rounds of each transport and size, at most.
+#: The most timed rounds of each transport and size.
 ROUNDS = 7
-#: The types sent: of all element sizes.
+#: The dtypes sent: all element sizes.
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int16, torch.uint8, torch.bool,
           torch.complex64)
 
 
 def case_parcel(case: int, size: int, step: int, device: torch.device) -> tuple[MessageLayout, Parcel]:
-    """A message of about ``size`` bytes, and its layout in the plan: all types at once; tensors whose bytes are not
-    their numbers in order; unknown shapes, of few dimensions and of more than a description has room for, different in
-    each ``step``; and one of no bytes."""
+    """A message of about ``size`` bytes, and its layout in the plan. By ``case``: 0, all dtypes; 1, a transposed, a
+    conjugated and a negated tensor; 2 and 3, unknown shapes of 2 and 9 dimensions (more than the fixed part of a
+    description has), different in each ``step``; 4, an empty tensor."""
     if case == 0:
         shapes = {str(dtype): (3, max(1, size // (3 * len(DTYPES) * dtype.itemsize))) for dtype in DTYPES}
         return (layout_of({str(dtype): (shapes[str(dtype)], dtype) for dtype in DTYPES}),
@@ -70,17 +68,17 @@ def case_parcel(case: int, size: int, step: int, device: torch.device) -> tuple[
 
 
 def contents(shape: Sequence[int], dtype: torch.dtype, step: int, device: torch.device) -> Tensor:
-    """Numbers known to both ranks."""
-    drawn = torch.Generator().manual_seed(step)
+    """A random tensor, equal on both ranks."""
+    generator = torch.Generator().manual_seed(step)
     if dtype is torch.bool:
-        return torch.randint(0, 2, shape, generator=drawn, dtype=torch.uint8).bool().to(device)
-    return torch.randint(-9, 9, shape, generator=drawn, dtype=torch.int8).to(dtype).to(device)
+        return torch.randint(0, 2, shape, generator=generator, dtype=torch.uint8).bool().to(device)
+    return torch.randint(-9, 9, shape, generator=generator, dtype=torch.int8).to(dtype).to(device)
 
 
 def check_transport(session: Session, name: str, sizes: Sequence[int]) -> str:
-    """The first fault of the transport ``name``; empty if all messages arrived as sent. All ranks must call it
-    together, and get the same result. Raises :class:`~weft.runtime.transports.interface.TransportError` where it cannot
-    work."""
+    """The first error of the transport ``name``, as words for a message; ``""`` if all messages arrived as sent. All
+    ranks call it together and get the same result. Raises
+    :class:`~weft.runtime.transports.interface.TransportError` if the transport cannot be used."""
     for size in sizes:
         for case in range(CASES):
             layout, first = case_parcel(case, size, 0, session.device)
@@ -88,17 +86,17 @@ def check_transport(session: Session, name: str, sizes: Sequence[int]) -> str:
             for step in range(STEPS):
                 _, planned.parcel = case_parcel(case, size, step, session.device)
                 session.barrier("to send")
-                wrong: list[str] = []
-                planned.step(_Differences(planned.parcel if session.rank == CALLED else planned.answer, wrong))
-                if said := next(filter(None, chain(*session.exchange(wrong, "comparing"))), ""):
-                    return f"of a message of {size} bytes, {layout or 'nothing'}, {said}"
+                differences: list[str] = []
+                planned.step(_Differences(planned.parcel if session.rank == CALLED else planned.answer, differences))
+                if first_one := next(filter(None, chain(*session.exchange(differences, "comparing"))), ""):
+                    return f"of a message of {size} bytes, {layout or 'nothing'}, {first_one}"
             planned.close()
     return ""
 
 
 @dataclass(frozen=True)
 class _Differences:
-    """Records how arriving messages differ from ``wanted``."""
+    """Appends the difference of each received message from ``wanted`` to ``found``."""
 
     wanted: Parcel
     found: list[str]
@@ -119,15 +117,15 @@ def _difference(found: Parcel, wanted: Parcel) -> str:
 
 
 def time_methods(session: Session, names: Sequence[str], size: int, seconds_each: float = 0.5) -> dict[str, float]:
-    """The median seconds of a call with ``size`` bytes, by transport (with ``RPC``, of that too); all in turns. Names
-    with ``?`` are for messages whose size the plan does not know."""
+    """The median seconds of a call with ``size`` bytes, by method: the transports in ``names``, and torch's RPC if it
+    is among them. The methods alternate. A name with ``?`` is for messages whose size the plan does not know."""
     tensor = torch.zeros(size, dtype=torch.uint8, device=session.device)
     count = max(2, min(20, 2**24 // size))
     known, unknown = (layout_of({"": ((length,), torch.uint8)}) for length in (size, None))
     methods: dict[str, Method] = {}
     for name in names:
         if name == RPC:
-            methods[RPC] = Called(session, tensor, count)
+            methods[RPC] = RpcCalls(session, tensor, count)
         else:
             methods[name] = PlannedMessages(session, name, known, {"": tensor}, count)
             methods[f"{name}?"] = PlannedMessages(session, name, unknown, {"": tensor}, count)
@@ -143,7 +141,7 @@ def time_methods(session: Session, names: Sequence[str], size: int, seconds_each
 
 
 def timed(session: Session, method: Method) -> float:
-    """Seconds of a step, on rank 0, until the last call has been answered."""
+    """Seconds of a step on this rank; on rank 0, until the last answer has arrived."""
     session.barrier("to begin")
     begun = session.now()
     method.step()
@@ -152,15 +150,15 @@ def timed(session: Session, method: Method) -> float:
     return ended - begun
 
 
-def rpc_refuses(session: Session, stack: ExitStack, calls: AbstractContextManager[None]) -> str:
-    """Enter ``calls`` until ``stack`` ends; returns why that failed on one of the ranks, if it did. RPC is only a
-    comparison: transports are timed without it too."""
-    said = ""
+def start_rpc(session: Session, stack: ExitStack, calls: AbstractContextManager[None]) -> str:
+    """Enter ``calls`` until ``stack`` ends. Returns the error of a rank, or ``""``: RPC is only a comparison, so its
+    failure does not end the check."""
+    message = ""
     try:
         stack.enter_context(calls)
     except RuntimeError as error:
-        said = " ".join(str(error).split()) or "no message"
-    return next(filter(None, session.exchange(said, "starting RPC")), "")
+        message = " ".join(str(error).split()) or "no message"
+    return next(filter(None, session.exchange(message, "starting RPC")), "")
 
 
 CALLER, CALLED = 0, 1
@@ -171,19 +169,19 @@ ANSWER = layout_of({"": ((1,), torch.uint8)})
 
 
 class Method(Protocol):
-    """A way to call."""
+    """A method of calling the other rank."""
 
     def step(self) -> None:
-        """Some calls, one after another."""
+        """Make some calls in sequence."""
 
     def close(self) -> None:
         """Release the buffers."""
 
 
 class PlannedMessages:
-    """``count`` calls a step with ``parcel``, whose layout is ``layout``, over the transport ``name``.
+    """``count`` calls per step with ``parcel``, whose layout is ``layout``, over the transport ``name``.
 
-    Raises :class:`~weft.runtime.transports.interface.TransportError` where that cannot work.
+    Raises :class:`~weft.runtime.transports.interface.TransportError` if the transport cannot be used.
     """
 
     def __init__(self, session: Session, name: str, layout: MessageLayout, parcel: Parcel, count: int) -> None:
@@ -197,7 +195,7 @@ class PlannedMessages:
         self.landings = {landing.step: self.transport.slot(landing) for landing in self.table.receives}
 
     def step(self, look: Callable[[Parcel], None] = lambda parcel: None) -> None:
-        """All calls; ``look`` is called with each message that has arrived, before its slot is reused."""
+        """Make all calls; each received message is passed to ``look`` before its slot is reused."""
         posted: dict[int, Transfer] = {}
         leaving: Transfer | None = None
         for step in range(INSTRUCTIONS * len(self.table.sends)):
@@ -215,8 +213,8 @@ class PlannedMessages:
 
 
 def calls_table(rank: int, layout: MessageLayout, count: int) -> BufferTable:
-    """The table of ``rank`` for ``count`` calls with messages of ``layout``. A call is four instructions on both
-    ranks."""
+    """The buffer table of ``rank`` for ``count`` calls with messages of ``layout``. A call has four instructions on
+    each rank."""
     rows: dict[int, list[Instruction]] = {CALLER: [], CALLED: []}
     reads: dict[Work, list[Work]] = {}
     for number in range(count):
@@ -235,8 +233,8 @@ def _keep(tensor: Tensor) -> None:
     pass
 
 
-class Called:
-    """Calls by ``torch.distributed.rpc``."""
+class RpcCalls:
+    """``count`` calls per step by ``torch.distributed.rpc``."""
 
     def __init__(self, session: Session, tensor: Tensor, count: int) -> None:
         self.count, self.tensor = count if session.rank == CALLER else 0, tensor
@@ -253,8 +251,8 @@ class Called:
 
 @contextmanager
 def remote_calls(session: Session, folder: Path) -> Iterator[None]:
-    """``torch.distributed.rpc`` between the two ranks. On one host TensorPipe uses shared memory, and reads the other
-    process's memory where permitted."""
+    """Inside, ``torch.distributed.rpc`` works between the two ranks. On one host TensorPipe uses shared memory, and
+    reads the other process's memory if permitted."""
     from torch.distributed import rpc
 
     os.environ.setdefault("TP_SOCKET_IFNAME", "lo")
@@ -269,16 +267,16 @@ def remote_calls(session: Session, folder: Path) -> Iterator[None]:
 
 
 def main(folder: Path, device: str, names: Sequence[str], sizes: Sequence[int]) -> None:
-    """Runs one of the two ranks."""
+    """Run one of the two ranks."""
     where = torch.device("cpu") if device == "cpu" else device_for("shared")
     with join(120, where) as session, ExitStack() as stack:
         session.watch.begin()
         good = []
         for name in names:
             if name == RPC:
-                refused = rpc_refuses(session, stack, remote_calls(session, folder))
+                refused = start_rpc(session, stack, remote_calls(session, folder))
                 good += [] if refused else [name]
-                _say(session, {"name": name, "wrong": "", "refused": refused})
+                _print(session, {"name": name, "wrong": "", "refused": refused})
                 continue
             try:
                 wrong, refused = check_transport(session, name, sizes), ""
@@ -286,12 +284,12 @@ def main(folder: Path, device: str, names: Sequence[str], sizes: Sequence[int]) 
                 wrong, refused = "", str(error)
             if not wrong and not refused:
                 good.append(name)
-            _say(session, {"name": name, "wrong": wrong, "refused": refused})
+            _print(session, {"name": name, "wrong": wrong, "refused": refused})
         for size in sizes:
-            _say(session, {"size": size, "seconds": time_methods(session, good, size)})
+            _print(session, {"size": size, "seconds": time_methods(session, good, size)})
 
 
-def _say(session: Session, line: Mapping[str, Any]) -> None:
+def _print(session: Session, line: Mapping[str, Any]) -> None:
     if session.rank == 0:
         print(json.dumps(line), flush=True)
 

@@ -1,19 +1,19 @@
-"""Where every message of a rank lands: one table of buffers, computed before the launch.
+"""The buffer table of a rank: the buffer of every message, computed before the launch.
 
-Each RECV of a rank gets a *slot*. A slot is in use from its RECV to the last instruction that may read the message, and
-is then reused by messages of the same size. Intervals on a line are an interval graph, so giving each message, in the
-order of their RECVs, any free slot uses as many slots as ever overlap: no colouring uses fewer (Golumbic, Algorithmic
-Graph Theory and Perfect Graphs, 1980, chapter 8). Sizes are kept apart: packing different sizes into the least memory
-is NP-hard, and a pipeline has few. So are messages whose shapes the plan does not know: their slots have 0 bytes here
-and grow as messages come, which no check of memory can count.
+Each RECV gets a *slot*. A slot is in use from its RECV to the last instruction that may read the message, and is then
+reused by messages of the same size. Intervals form an interval graph, so the greedy assignment in the order of RECVs
+uses as many slots as the largest number of overlapping intervals, which is optimal (Golumbic, Algorithmic Graph Theory
+and Perfect Graphs, 1980, chapter 8). Messages of different sizes do not share slots: packing them into the least memory
+is NP-hard, and a pipeline has few sizes. Messages of unknown shapes have slots of their own, of 0 bytes here; these
+grow at run time and are not part of any memory check.
 
 A receive is *posted* as soon as its slot is free and the earlier messages with the same peer, in either direction, have
-been started: the order of messages between two ranks stays that of the program, so the proofs for the program
-(:mod:`weft.runtime.plan.check`) hold for the postings, even where one stream carries all messages of two ranks. (A
-posting does not block, and along the strict run it never waits for anything later than its RECV.)
+been started. So the order of messages between two ranks is that of the program, and the proofs for the program
+(:mod:`weft.runtime.plan.check`) hold for the postings, even if one stream carries all messages of two ranks. (A posting
+does not block, and in the strict run it never waits for anything later than its RECV.)
 
-A SEND reads its result in place. A result that cannot be sent from there is copied to a *staging* buffer, planned in
-the same way: a SEND is over at the latest when the :data:`OPEN_SENDS`-th SEND after it starts.
+A SEND reads its result in place. A result that cannot be sent from its memory is copied to a *staging* buffer, assigned
+in the same way: a SEND is complete at the latest when the :data:`OPEN_SENDS`-th SEND after it starts.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from typing import NamedTuple
 
 from weft.runtime.plan.program import Instruction, Recv, Reduce, Send, Work
 
-#: How many SENDs of a rank may be unfinished; before one more starts, the oldest is waited for.
+#: The most pending SENDs of a rank: before another one starts, the rank waits for the oldest.
 OPEN_SENDS = 8
 
 
 class MessageTensor(NamedTuple):
-    """One tensor of a message: its name, shape, the name of its type (``"float32"``), and its offset in a buffer.
+    """One tensor of a message: its name, shape, dtype (``"float32"``), and offset in the buffer in bytes.
 
     A length of ``None`` is known only when the message is sent.
     """
@@ -44,9 +44,9 @@ class MessageTensor(NamedTuple):
 
 
 class MessageLayout(NamedTuple):
-    """A message's tensors, and the bytes of a buffer for them.
+    """A message's tensors, and the size of its buffer in bytes.
 
-    Of a message with an unknown length, the size is 0 and the offsets too: its buffer grows as messages come.
+    For a message with an unknown length, size and offsets are 0: its buffer grows at run time.
     """
 
     parts: tuple[MessageTensor, ...]
@@ -75,7 +75,7 @@ class Landing(NamedTuple):
 
 
 class Staging(NamedTuple):
-    """The SEND at ``step`` of a rank: it is over when the instruction at ``last`` is done, or before."""
+    """The SEND at ``step`` of a rank: it is complete at the latest when the instruction at ``last`` is complete."""
 
     what: Work
     peer: int
@@ -87,7 +87,7 @@ class Staging(NamedTuple):
 
 @dataclass(frozen=True)
 class BufferTable:
-    """One rank's buffers. ``slots`` and ``staging_slots`` hold sizes in bytes; ``receives`` and ``sends`` are in the
+    """One rank's buffers. ``slots`` and ``staging_slots``: their sizes in bytes. ``receives`` and ``sends``: in the
     order of the rank's instructions."""
 
     slots: tuple[int, ...]
@@ -97,7 +97,7 @@ class BufferTable:
 
     @property
     def size(self) -> int:
-        """Bytes of all slots (staging buffers are made only where a result cannot be sent as it is)."""
+        """Bytes of all slots. (Staging buffers are allocated only for results that cannot be sent in place.)"""
         return sum(self.slots)
 
     @cached_property
@@ -112,11 +112,11 @@ class BufferTable:
 def buffer_table(instructions: Sequence[Instruction], layouts: Mapping[Instruction, MessageLayout],
                  reads: Callable[[Work], Iterable[Work]], keeps: Callable[[Work], Work], *,
                  early: bool = True) -> BufferTable:
-    """The table of a rank that runs ``instructions``.
+    """The buffer table of a rank that runs ``instructions``.
 
-    ``layouts`` has each of their SENDs and RECVs; ``reads(work)`` is the work whose results ``work`` waits for or
-    reads, and ``keeps(work)`` is the rank's last instruction that may read these (``work`` itself, or a backward that
-    still needs the forward's input). With ``early`` false a receive is posted at its RECV.
+    ``layouts``: of each SEND and RECV. ``reads(work)``: the work whose results ``work`` waits for or reads.
+    ``keeps(work)``: the rank's last instruction that may read these results (``work`` itself, or a backward that needs
+    the forward's input). Without ``early``, a receive is posted at its RECV.
     """
     step_of = {instruction: step for step, instruction in enumerate(instructions)}
     last_use: dict[Work, int] = {}
@@ -148,7 +148,7 @@ def buffer_table(instructions: Sequence[Instruction], layouts: Mapping[Instructi
 
 
 def send_done(instructions: Sequence[Instruction]) -> dict[int, int]:
-    """Per SEND of ``instructions``, by step, the last step at which it may still be under way."""
+    """For each SEND, by step, the last step during which it may be pending."""
     steps = [step for step, instruction in enumerate(instructions) if isinstance(instruction, Send)]
     ends = [*(step - 1 for step in steps[OPEN_SENDS:]), *[len(instructions) - 1] * OPEN_SENDS]
     return dict(zip(steps, ends, strict=False))
@@ -156,9 +156,9 @@ def send_done(instructions: Sequence[Instruction]) -> dict[int, int]:
 
 def waiting_bytes(ranks: Sequence[Sequence[Instruction]], tables: Sequence[BufferTable],
                   times: Mapping[Work, tuple[float, float]]) -> list[list[tuple[float, int]]]:
-    """Of each rank, the moments at which the bytes of results that wait for a slot of their receivers change, and by
-    how many, where a SEND writes into a slot as soon as it is posted and works start and end at ``times``: a slot is
-    posted behind the last work before."""
+    """For each rank, the changes over time of the bytes of results that wait for a slot of their receiver: ``(time,
+    change)``. A SEND writes into the slot as soon as that is posted; work starts and ends at ``times``, and a slot is
+    posted at the end of the last work before the posting."""
     landings = {(landing.what, landing.peer, peer): landing for peer, table in enumerate(tables)
                 for landing in table.receives}
     found = []
@@ -177,7 +177,7 @@ def waiting_bytes(ranks: Sequence[Sequence[Instruction]], tables: Sequence[Buffe
 
 
 class _Slots:
-    """Slots handed out to intervals in the order of their starts."""
+    """Assigns slots to intervals in the order of their starts."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
@@ -185,7 +185,8 @@ class _Slots:
         self._free: dict[tuple[int, bool], list[tuple[int, int]]] = defaultdict(list)
 
     def take(self, layout: MessageLayout, first: int, last: int) -> tuple[int, int]:
-        """A slot for steps ``first`` to ``last``, the one free for longest, and the step from which it is free."""
+        """The slot for steps ``first`` to ``last``, the one that has been free longest, and the step from which it is
+        free."""
         ready = self._free[layout.size, layout.is_known]
         if ready and ready[0][0] <= first:
             free_from, slot = heapq.heappop(ready)

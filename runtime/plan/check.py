@@ -1,28 +1,27 @@
-"""The proof before the launch: a program is complete and cannot deadlock.
+"""The check before the launch: a program is complete and cannot deadlock.
 
-It is proved for the strictest channels: a SEND waits until its peer reaches the matching RECV, and the other way round;
-an instruction starts only when the previous one on its rank is done. A program that completes under these rules
-completes, and pairs the same messages, on every weaker channel that keeps the order of the messages between two ranks:
-one NCCL stream per pair or per rank, gloo's buffers, transfers that overlap computing. (By induction along the strict
-run: its next instruction is never delayed by anything but itself.) The executor's channels are such weaker ones. The
-price is that a program in which two ranks first both send and then both receive is refused, although buffers would let
-it pass; lowering never makes one.
+The proof is a run under the strictest rules: a SEND waits until its peer reaches the matching RECV, and vice versa; an
+instruction starts only when the previous one on its rank is complete. A program that completes under these rules also
+completes, with the same pairs of messages, on every channel that keeps the order of messages between two ranks: one
+NCCL stream per pair or per rank, gloo's buffers, transfers that overlap computation. (By induction along the strict
+run: its next instruction is never delayed by anything but itself.) The executor's channels are of this kind. The check
+refuses a program in which two ranks both first send and then receive, which buffers would allow; lowering never makes
+such a program.
 
 Complete means: every block of every micro-batch runs once on each of its devices and nowhere else, so every gradient
-contribution is counted once; on its rank, everything it waits for ran or was received before; the passes of a stage are
-in their order (F, then I, then W); every SEND has its RECV with the same content; nothing is received twice, or without
-a reader. A block on several devices starts only when all of them have reached it, so the ranks of a group enter its
-collectives in one order, and ranks that do not are refused as waiting for each other.
+contribution is counted once; on its rank, everything it waits for has run or was received before; the passes of a stage
+are in order (F, then I, then W); every SEND has a RECV with the same content; nothing is received twice or without a
+reader. A block on several devices starts only when all of them have reached it, so the ranks of a group enter its
+collectives in one order; otherwise they are refused as a deadlock.
 
-A rank with lanes runs its list in several queues at once (:mod:`weft.runtime.plan.lanes`), each in the order of the
-list; whatever one queue waits for on another is earlier in the list. So the strict run, which goes through the list as
-one queue, is a run of the queues too, and by the same induction its next instruction is delayed by nothing but itself:
-a list that completes strictly completes in queues.
+A rank with lanes runs its list in several concurrent queues (:mod:`weft.runtime.plan.lanes`), each in the order of the
+list; a queue waits only for instructions that are earlier in the list. So the strict run, which takes the list as one
+queue, is also a run of the queues, and the same induction holds: a list that completes strictly completes in queues.
 
 Every gradient is summed once: each group of parameters has one REDUCE on each of its ranks, after the last pass there
-that adds to it (so before the optimizer's step, which comes after all instructions). A REDUCE, too, starts only when
-all its ranks have reached it. The replicas of a plan need no further proof: all run one program, so a strict run of one
-is a strict run of all of them in step, and a rank and its counterparts sum in one order.
+that adds to it, and so before the optimizer's step, which follows all instructions. A REDUCE also starts only when all
+its ranks have reached it. Replicas of a plan need no further proof: all run the same program, so a strict run of one is
+a strict run of all in lockstep, and a rank and its counterparts sum in the same order.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from weft.runtime.plan.program import Instruction, Program, ProgramError, Recv, 
 from weft.solver.problem import Problem
 from weft.solver.problem.rounds import Rounds
 
-GRID_REACH = 3  # number of steps that an error shows before and after the fault
+GRID_REACH = 3  # number of steps before and after the fault that an error shows
 RANK_REACH = 4  # the same for ranks
 
 
@@ -43,12 +42,12 @@ def check_program(program: Program, problem: Problem, micro_batches: int,
                   groups: Mapping[tuple[int, ...], tuple[int, ...]] | None = None,
                   rounds: Rounds | None = None, *, buffered: bool = False) -> None:
     """Raise :class:`ProgramError`, with the rank x step grid around the fault, unless ``program`` is complete and
-    free of deadlock as a run of ``micro_batches`` micro-batches of ``problem``.
+    free of deadlock for ``micro_batches`` micro-batches of ``problem``.
 
-    ``groups``: the sets of stages whose parameters' gradients are summed, with their ranks
-    (:meth:`~weft.runtime.plan.stage_graph.StageGraph.parameter_groups`); by default none. ``rounds``: the rounds that
-    ``problem``'s micro-batches are, if any. ``buffered``: a SEND waits for nobody, as on channels with buffers; by
-    default under the strictest rules.
+    ``groups``: the sets of stages whose gradients are summed, with their ranks
+    (:meth:`~weft.runtime.plan.stage_graph.StageGraph.parameter_groups`); default: none. ``rounds``: if given, the
+    problem's micro-batches are these rounds. ``buffered``: a SEND does not wait, as on buffered channels; default: the
+    strictest rules.
     """
     pools = sum(device.lane_of is None for device in problem.devices)
     if len(program.ranks) != pools:
@@ -58,8 +57,8 @@ def check_program(program: Program, problem: Problem, micro_batches: int,
 
 
 def grid(program: Program, steps: Sequence[int], fault: int) -> str:
-    """The instructions of ``program`` around ``steps`` (each rank's current one), with an arrow behind rank ``fault``;
-    of many ranks, the nearest."""
+    """A text with the instructions of ``program`` around each rank's current one (``steps``), and an arrow after rank
+    ``fault``; with many ranks, only those near it."""
     first = max(0, min(fault - RANK_REACH, len(steps) - 2 * RANK_REACH - 1))
     shown = range(first, min(len(steps), first + 2 * RANK_REACH + 1))
     windows = {}
@@ -80,7 +79,7 @@ def grid(program: Program, steps: Sequence[int], fault: int) -> str:
 
 
 class _StrictRun:
-    """Runs a program under the strictest rules; ``step`` is each rank's position, ``held`` its available results."""
+    """Runs a program under the strictest rules. ``step``: each rank's position. ``held``: its available results."""
 
     def __init__(self, program: Program, vocabulary: Vocabulary, micro_batches: int,
                  groups: Mapping[tuple[int, ...], tuple[int, ...]], buffered: bool) -> None:
@@ -98,7 +97,7 @@ class _StrictRun:
 
     def run(self) -> None:
         moved = set(range(len(self.step)))
-        while moved:  # only ranks next to one that moved can have become free to move
+        while moved:  # only the partners of a rank that advanced may be able to advance now
             rank = moved.pop()
             while (partners := self._advance(rank)) is not None:
                 moved.update(partners)
@@ -112,7 +111,8 @@ class _StrictRun:
         return own[self.step[rank]] if self.step[rank] < len(own) else None
 
     def _advance(self, rank: int) -> tuple[int, ...] | None:
-        """Run the current instruction of ``rank``, if possible: the other ranks that advanced too, else ``None``."""
+        """Run the current instruction of ``rank``; returns the other ranks that advanced with it, ``None`` if it must
+        wait."""
         instruction = self._current(rank)
         if instruction is None:
             return None
@@ -133,7 +133,7 @@ class _StrictRun:
         if any(self._current(other) != work for other in ranks):
             return None  # a block on several ranks starts when all of them have reached it
         for other in ranks:
-            if other != rank:  # it may have advanced here by a message, without this check
+            if other != rank:  # it may have arrived here by a message, without this check
                 self._require_ready(other, key, work)
         for other in ranks:
             self.computed[other].add(key)
@@ -184,7 +184,7 @@ class _StrictRun:
     def _require_all_added(self, rank: int, instruction: Reduce) -> None:
         if instruction.stages in self.reduced[rank]:
             self._refuse(rank, f"{instruction} runs twice on rank {rank}: gradients would be summed again")
-        assert self.vocabulary.graph is not None  # there would be no groups
+        assert self.vocabulary.graph is not None  # otherwise there are no groups
         for block in self.vocabulary.graph.contributions(instruction.stages):
             if rank not in self.problem.blocks[block].devices:
                 continue
@@ -226,12 +226,12 @@ class _StrictRun:
 
     def _buffered(self, rank: int, instruction: Send | Recv, sent: dict[tuple[int, int], list[Work]]
                   ) -> tuple[int, ...] | None:
-        """As :meth:`_transfer`, where messages of a pair wait in their order until they are received."""
+        """As :meth:`_transfer`, but messages of a pair are queued until they are received."""
         if isinstance(instruction, Send):
             sent[rank, instruction.peer].append(instruction.what)
-        elif not (come := sent[instruction.peer, rank]):
+        elif not (queue := sent[instruction.peer, rank]):
             return None
-        elif (first := come.pop(0)) != instruction.what:
+        elif (first := queue.pop(0)) != instruction.what:
             self._refuse(rank, f"{instruction} on rank {rank} meets the result of {first}")
         else:
             self.held[rank].add(key := self._key(rank, first))
@@ -267,9 +267,9 @@ class _StrictRun:
                     self._refuse(rank, f"rank {rank} never runs {Reduce(stages)}: gradients would not be summed")
 
     def _refuse_deadlock(self, rank: int) -> None:
-        standing = [self._current(r) for r in range(len(self.step))]
+        current = [self._current(r) for r in range(len(self.step))]
         waiting = [f"rank {r} is at its end" if at is None else f"rank {r} waits at {at}"
-                   for r, at in enumerate(standing)]
+                   for r, at in enumerate(current)]
         self._refuse(rank, "the ranks wait for each other and none can go on: " + ", ".join(waiting))
 
     def _refuse(self, rank: int, sentence: str) -> NoReturn:

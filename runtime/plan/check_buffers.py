@@ -1,17 +1,16 @@
-"""The proof of a buffer table: each buffer is written once before it is read, and not again before its last read.
+"""The check of buffer tables: each buffer is written once before it is read, and not again before its last read.
 
-Transfers write while the rank computes, so only orders that hold at every speed count. A slot may be written at any
-moment after its posting, and is read up to the last instruction that reads the message: these intervals of instructions
-must not overlap on one slot. Order alone decides which message is written there (messages carry no tag): the n-th
-posted receive from a peer gets that peer's n-th SEND, so both ranks must name the same results, in the same layouts,
-and keep the order of the program in both directions. With the proof of the program, an instruction then finds in its
-slot the result it names, of the micro-batch it names: a loss is that of its micro-batch.
+Transfers write while the rank computes, so the check must hold at any speed. A slot may be written at any time after
+its posting, and is read up to the last instruction that reads the message: these intervals of instructions must not
+overlap on one slot. Messages carry no tag: the n-th posted receive from a peer gets that peer's n-th SEND. So both
+ranks must name the same results, with the same layouts, in the order of the program in both directions. Together with
+the check of the program, an instruction then finds in its slot the result and the micro-batch that it names.
 
-A rank with lanes runs its list in several queues at once (:mod:`weft.runtime.plan.lanes`); there the executor posts in
-a slot only when all readers of its previous content are done, which are earlier in the list: the proof about intervals
-of the list then holds for the run.
+A rank with lanes runs its list in several concurrent queues (:mod:`weft.runtime.plan.lanes`). There the executor posts
+a slot only when all readers of its previous content, which are earlier in the list, are complete, so the check of
+intervals of the list holds for the run.
 
-Last reads are derived here again, from the problem's dependencies, not taken from the table.
+Last reads are derived from the problem's dependencies, independently of the table.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from weft.solver.problem.rounds import Rounds
 
 def check_buffers(program: Program, problem: Problem, tables: Sequence[BufferTable],
                   keeps: Callable[[Work], Work] | None = None, rounds: Rounds | None = None) -> None:
-    """Raise :class:`ProgramError`, with the rank x step grid around the fault, unless ``tables`` (one a rank) hold for
-    a ``program`` that :func:`weft.runtime.plan.check.check_program` has accepted.
+    """Raise :class:`ProgramError`, with the rank x step grid around the fault, unless ``tables`` (one per rank) are
+    correct for ``program``, which :func:`weft.runtime.plan.check.check_program` has accepted.
 
-    ``keeps(work)`` is the last instruction at which its rank may read the inputs of ``work``; by default the last of
-    its stage for that micro-batch, where blocks are stages, else ``work`` itself. ``rounds``: the rounds that
-    ``problem``'s micro-batches are, if any.
+    ``keeps(work)``: the last instruction at which its rank may read the inputs of ``work``; default: the last pass of
+    its stage for that micro-batch if blocks are stages, otherwise ``work`` itself. ``rounds``: if given, the problem's
+    micro-batches are these rounds.
     """
     if len(tables) != len(program.ranks):
         raise ProgramError(f"there are {len(tables)} buffer tables for {len(program.ranks)} ranks")
@@ -53,7 +52,7 @@ class _Proof:
         self.keeps = keeps or self._last_of_stage
 
     def require_buffers(self, rank: int) -> None:
-        """Every message has a slot, large enough, at a time when no other message needs it."""
+        """Check that every message has a large enough slot of its own while it is in use."""
         table, instructions = self.tables[rank], self.program.ranks[rank]
         receives, sends = {e.step: e for e in table.receives}, {e.step: e for e in table.sends}
         if len(receives) != len(table.receives) or len(sends) != len(table.sends):
@@ -105,7 +104,7 @@ class _Proof:
             taken[entry.slot] = entry, entry.last
 
     def require_pairs(self, rank: int) -> None:
-        """With every peer, messages start in the order of the program, and both ends agree on each."""
+        """Check that messages with every peer start in the order of the program, and that both ends agree on them."""
         events: dict[int, list[tuple[int, int, Work, MessageLayout, bool]]] = defaultdict(list)
         length = len(self.program.ranks[rank])
         for landing in self.tables[rank].receives:
@@ -127,7 +126,7 @@ class _Proof:
                                              f"rank {peer}")
 
     def reads(self, rank: int) -> tuple[dict[Work, int], dict[Work, int]]:
-        """Per result, the first and the last step of ``rank`` that may read it."""
+        """For each result, the first and the last step of ``rank`` that may read it."""
         instructions, problem = self.program.ranks[rank], self.vocabulary.problem
         step_of = {instruction: step for step, instruction in enumerate(instructions)}
         first: dict[Work, int] = {}
@@ -137,13 +136,13 @@ class _Proof:
             if isinstance(instruction, (Recv, Reduce)):
                 continue
             if isinstance(instruction, Send):
-                looked, end = [instruction.what], done[step]
+                inputs, end = [instruction.what], done[step]
             else:
                 block, micro_batch = self.vocabulary.known(instruction)
-                looked = [self.vocabulary.work(problem.index[d.block], micro_batch - d.distance)
+                inputs = [self.vocabulary.work(problem.index[d.block], micro_batch - d.distance)
                           for d in problem.blocks[block].after if micro_batch >= d.distance]
                 end = step_of[self.keeps(instruction)]
-            for what in looked:
+            for what in inputs:
                 first.setdefault(what, step)
                 last[what] = max(last.get(what, 0), end)
         return first, last
@@ -161,11 +160,11 @@ class _Proof:
 
 def check_memory(program: Program, problem: Problem, rank: int, table: BufferTable, reserve: int,
                  rounds: Rounds | None = None) -> None:
-    """Raise :class:`ProgramError` unless rank ``rank``'s slots fit beside the memory of its blocks.
+    """Raise :class:`ProgramError` unless the slots of ``rank`` fit in addition to the memory of its blocks.
 
-    A block's memory counts its inputs from its start on; messages that arrived earlier, and empty slots, come on top
-    and must fit in the rest of the device's capacity and in ``reserve`` (bytes that the problem leaves out). Problems
-    whose memory is not in bytes are not checked. Lanes: :func:`.lanes.check_pool_memory`.
+    A block's memory includes its inputs from its start on. Messages that arrived earlier, and empty slots, are
+    additional; they must fit in the rest of the device's capacity and in ``reserve`` (bytes that the problem omits).
+    Problems whose memory is not in bytes are not checked. With lanes: :func:`.lanes.check_pool_memory`.
     """
     capacity, instructions = problem.devices[rank].memory, program.ranks[rank]
     if problem.memory_unit != "B" or capacity is None:

@@ -1,22 +1,21 @@
-"""What ranks' lists give: queues of a rank with lanes and waits between them, collectives, the order of fewer
-micro-batches.
+"""Derived properties of ranks' lists: queues of a rank with lanes and the waits between them, collectives, and the plan
+with fewer micro-batches.
 
-A rank's instructions are in one list. The device and each of its lanes is a *queue*: it runs its blocks in the order of
-the list; a block on several queues starts when all of them have reached it. Messages are a queue of their own, in the
-order of the list too, so both ends of every pair of ranks see them in one order whatever lanes do. Whatever a queue
-waits for on another is earlier in the list; so a list that completes in its order completes in queues
-(:mod:`weft.runtime.plan.check`).
+A rank's instructions are in one list. The device and each of its lanes is a *queue*, which runs its blocks in the order
+of the list; a block on several queues starts when all of them have reached it. Messages are another queue in the order
+of the list, so both ranks of a pair see them in the same order. A queue waits only for instructions that are earlier in
+the list, so a list that completes in its order completes in queues (:mod:`weft.runtime.plan.check`).
 
-*Memory.* On one device an order of operations is an order of their allocations and releases. Between lanes it is not: a
-late lane releases late, while another goes on. So an operation that allocates waits for all operations of its rank that
-release and end, as planned, no later than it starts (:func:`memory_waits`, the waits of :mod:`weft.solver.pools`). Then
-no level is above the planned peak, however long operations take: of all operations that have started and allocate, take
-the one that the plan starts last. All others that have allocated start no later in the plan, and everything that the
-plan has released by then has been released, since that operation waited for it. So the level is at most the planned one
-at that moment.
+*Memory.* On one device the order of operations determines the order of allocations and releases. With lanes it does
+not: a late lane releases late, while another continues. So an operation that allocates waits for all operations of its
+rank that release and that are planned to end no later than it starts (:func:`memory_waits`, the waits of
+:mod:`weft.solver.pools`). Then no level exceeds the planned peak, whatever the durations: of all operations that have
+started and allocate, take the one with the latest planned start. All others that have allocated start no later in the
+plan, and everything that the plan has released by then has been released, as that operation waited for it. So the level
+is at most the planned one at that time.
 
-*Fewer micro-batches* (:func:`shortened`). The rest of an order keeps its dependencies, which are within a micro-batch,
-and uses no more memory at any moment.
+*Fewer micro-batches* (:func:`shortened`). Removing the last micro-batches keeps the dependencies of the others, which
+are within a micro-batch, and uses no more memory at any time.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _NEAR = 1e-9
 
 
 def queues(plan: Plan, rank: int) -> Mapping[int, tuple[Work, ...]]:
-    """Per device of ``rank``, itself and its lanes, the work that runs on it, in order."""
+    """The work of each device of ``rank`` (its own and its lanes), in order."""
     ranks = plan.vocabulary.ranks
     found: dict[int, list[Work]] = {device: [] for device in ranks.pool(rank)}
     for work in plan.program.works(rank):
@@ -46,8 +45,8 @@ def queues(plan: Plan, rank: int) -> Mapping[int, tuple[Work, ...]]:
 
 
 def memory_waits(plan: Plan, rank: int) -> Mapping[Work, tuple[Work, ...]]:
-    """Per instruction of ``rank`` that allocates memory, the last instruction on each other lane of those that release
-    and end, as planned, by its start. Empty where the order on one of them suffices (:mod:`weft.solver.pools`)."""
+    """For each instruction of ``rank`` that allocates memory, the last instruction on each other lane among those that
+    release and are planned to end by its start. Empty if the order within lanes suffices (:mod:`weft.solver.pools`)."""
     vocabulary, problem = plan.vocabulary, plan.problem
     owner = vocabulary.ranks.devices[rank]
     pools = [pool for pool in mixed_pools(problem, sign, sign) if pool.owner == owner]
@@ -59,18 +58,17 @@ def memory_waits(plan: Plan, rank: int) -> Mapping[Work, tuple[Work, ...]]:
         rows[device] = [keys[work] for work in works]
     start, end = ({key: plan.times[work][side] for work, key in keys.items()} for side in (0, 1))
     steps = {key: step for step, key in enumerate(keys.values())}
-    found: dict[Work, list[Work]] = {}
-    for giver, taker in ordered_waits(problem, pools, rows, start, end, _NEAR * plan.makespan):
-        if steps[giver] < steps[taker]:  # the list is the order, whatever the times
-            found.setdefault(vocabulary.work(*taker), []).append(vocabulary.work(*giver))
-    return {work: tuple(givers) for work, givers in found.items()}
+    waits: dict[Work, list[Work]] = {}
+    for releasing, allocating in ordered_waits(problem, pools, rows, start, end, _NEAR * plan.makespan):
+        if steps[releasing] < steps[allocating]:  # the order of the list takes precedence over times
+            waits.setdefault(vocabulary.work(*allocating), []).append(vocabulary.work(*releasing))
+    return {work: tuple(before) for work, before in waits.items()}
 
 
 def check_pool_memory(plan: Plan, rank: int, table: BufferTable, reserve: int) -> None:
-    """Raise :class:`~weft.runtime.plan.program.ProgramError` unless the slots of ``rank``, in a problem with lanes, fit
-    beside the planned peak in its device's capacity and ``reserve`` (both in bytes; problems whose memory is in another
-    unit are not checked). A message for a block counts twice here, in its slot and as the block's: only the order in
-    which lanes release a slot is known."""
+    """Raise :class:`~weft.runtime.plan.program.ProgramError` unless the planned peak of ``rank`` and its slots fit in
+    the device's capacity and ``reserve``, for problems with lanes and memory in bytes. A message counts twice, in its
+    slot and in its reader's memory, as only the order in which lanes release a slot is known."""
     device = plan.problem.devices[plan.vocabulary.ranks.devices[rank]]
     if plan.problem.memory_unit != "B" or device.memory is None:
         return
@@ -82,8 +80,8 @@ def check_pool_memory(plan: Plan, rank: int, table: BufferTable, reserve: int) -
 
 
 def collective_rows(plan: Plan) -> dict[int, list[str]]:
-    """Per rank, the instructions of its list that other ranks run too: blocks on several ranks, and sums of gradients
-    that several ranks have."""
+    """For each rank, the instructions of its list that other ranks run too, as texts: blocks on several ranks, and
+    REDUCE instructions of several ranks."""
     ranks: dict[str, list[int]] = {}
     groups = plan.parameter_groups
     for rank, own in enumerate(plan.program.ranks):
@@ -97,7 +95,7 @@ def collective_rows(plan: Plan) -> dict[int, list[str]]:
 
 
 def shortened(plan: Plan, micro_batches: int) -> Plan:
-    """``plan`` with only its first ``micro_batches``, proven; it must have at least as many, and no rounds."""
+    """``plan`` with only its first ``micro_batches``, checked; it must have at least as many, and no rounds."""
     if micro_batches == plan.micro_batches:
         return plan
     work = plan.vocabulary.work

@@ -1,21 +1,21 @@
-"""From a schedule to a program: every rank's order, with the messages that carry results between ranks.
+"""Lowering of a schedule to a program: each rank's order, with the messages that carry results between ranks.
 
-A rank's instructions are sorted by one key that is the same on all ranks. An instruction that computes has its solved
-end as key, a SEND and its RECV both have the end of the instruction whose result they carry, and of equal keys
-computing comes first. Therefore
+The instructions of all ranks are sorted by one global key. The key of a computing instruction is its planned end; that
+of a SEND and its RECV is the end of the instruction whose result they carry; for equal keys, computing comes first.
+Therefore
 
-- all pairs of ranks see their messages in the same order, and each rank's order is a linear extension of one global
-  order, so a program runs through even if a SEND and its RECV wait for each other and nothing is buffered;
-- a RECV stands before the instruction that runs while the result becomes ready, so its transfer overlaps with that.
+- both ranks of each pair see their messages in the same order, and each rank's order is a linear extension of one
+  global order, so a program completes even if a SEND and its RECV wait for each other without buffers;
+- a RECV comes before the instruction that runs while the result becomes ready, so its transfer overlaps with that.
 
-Where a device has lanes, its rank's list includes their operations, and the global order is that of all of them: each
-lane's own order is a part of it, and so are the waits between lanes (:mod:`weft.runtime.plan.lanes`).
+If a device has lanes, its rank's list includes their operations. The global order contains each lane's order and the
+waits between lanes (:mod:`weft.runtime.plan.lanes`).
 
-A REDUCE (:func:`with_reductions`) is inserted afterwards, behind the last pass that adds to its gradients, again in a
-global order: that of a strict run which always continues with the earliest end.
+A REDUCE (:func:`with_reductions`) is inserted afterwards, after the last pass that adds to its gradients, in the order
+of a strict run that always continues with the earliest end.
 
-Ends are floats, and adding floats in another order may make a consumer end no later than its producer's message. So
-the key is not the end itself but its rank in a global order of ends that respects all waits: see :func:`_waves`.
+Ends are floating-point sums, so a consumer may end no later than its producer by rounding. So the key is not the end
+itself but its position in a global order of ends that respects all waits: see :func:`_waves`.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from weft.solver.schedule import Operation, Schedule
 
 
 class LoweringError(ProgramError):
-    """A schedule that has no program: it leaves an operation out, or its order contradicts the dependencies."""
+    """The schedule cannot be lowered: an operation is missing, or its order contradicts the dependencies."""
 
 
 def lower(schedule: Schedule) -> Program:
-    """The program that runs every device's operations in the order of ``schedule``: a list for each device that is not
-    a lane, which includes the operations of its lanes.
+    """The program that runs every device's operations in the order of ``schedule``: one list for each device that is
+    not a lane, with the operations of its lanes.
 
-    Raises :class:`LoweringError` for a schedule whose operations are incomplete or wait for each other in a circle; its
-    times are otherwise trusted (:mod:`weft.solver.judge` judges them).
+    Raises :class:`LoweringError` for a schedule whose operations are incomplete or wait for each other in a cycle. Its
+    times are not checked otherwise (:mod:`weft.solver.judge` does that).
     """
     problem, vocabulary = schedule.problem, Vocabulary(schedule.problem, schedule.rounds)
     waves, carried = _waves(schedule), routes(problem)
@@ -61,12 +61,12 @@ def lower(schedule: Schedule) -> Program:
 
 def with_reductions(program: Program, graph: StageGraph, shared: Iterable[Sequence[int]],
                     ends: Mapping[Work, float]) -> Program:
-    """``program`` with a REDUCE for each of ``graph``'s groups of parameters, in place of its existing ones.
+    """``program`` with a REDUCE for each of ``graph``'s groups of parameters; existing ones are replaced.
 
     ``shared``: the sets of stages that share parameters (:meth:`~weft.runtime.plan.stage_graph.StageGraph
-    .parameter_groups`); ``ends``: the planned end of each instruction that computes. ``program`` must have been
-    checked. A REDUCE comes behind the last pass, on any rank, that adds to its gradients, and behind the messages that
-    carry that pass's result.
+    .parameter_groups`). ``ends``: the planned end of each computing instruction. ``program`` must have been checked. A
+    REDUCE comes after the last pass, on any rank, that adds to its gradients, and after the messages with that pass's
+    result.
     """
     plain = Program(tuple(tuple(i for i in own if not isinstance(i, Reduce)) for own in program.ranks))
     groups, vocabulary = graph.parameter_groups(shared), Vocabulary(graph.problem)
@@ -87,8 +87,9 @@ def with_reductions(program: Program, graph: StageGraph, shared: Iterable[Sequen
 
 
 def _positions(program: Program, vocabulary: Vocabulary, ends: Mapping[Work, float]) -> list[list[int]]:
-    """Per rank and step, its position in a strict run in which, of all runnable instructions, the earliest end comes
-    first. Both ends of a message, and all ranks of a block, have one position. ``program`` must be free of deadlock."""
+    """For each rank and step, the position in a strict run that always continues with the runnable instruction of the
+    earliest end. Both ends of a message, and all ranks of a block, share a position. ``program`` must be free of
+    deadlock."""
     ranks = program.ranks
     positions: list[list[int]] = [[] for _ in ranks]
     ready: list[tuple[float, int, int, int]] = []
@@ -117,7 +118,7 @@ def _positions(program: Program, vocabulary: Vocabulary, ends: Mapping[Work, flo
     while ready:
         _, _, rank, step = heapq.heappop(ready)
         if step < len(positions[rank]):
-            continue  # another of its ranks has offered it already
+            continue  # already run: several of its ranks offer it
         instruction = ranks[rank][step]
         members = together(rank, instruction)
         for member in members:
@@ -134,11 +135,11 @@ def _named(instruction: Instruction) -> Work:
 
 
 def routes(problem: Problem) -> tuple[tuple[tuple[int, int, int], ...], ...]:
-    """Per block, the ``(source, target, distance)`` of the messages of its result to ranks that need it.
+    """For each block, the ``(source, target, distance)`` of the messages that carry its result to other ranks.
 
-    A result is available on all ranks of its block, whichever lane ran it. Another rank that needs it receives it once,
-    over the link that a dependency names, else from the block's first rank. Micro-batch m's result is sent if
-    micro-batch m + ``distance`` exists.
+    A result is available on all ranks of its block. Another rank that needs it receives it once, over the link that a
+    dependency names, otherwise from the block's first rank. The result of micro-batch m is sent if micro-batch m +
+    ``distance`` exists.
     """
     found: list[dict[int, tuple[int, int]]] = [{} for _ in problem.blocks]
     ranks = RankMap.of(problem)
@@ -157,8 +158,8 @@ def routes(problem: Problem) -> tuple[tuple[tuple[int, int, int], ...], ...]:
 
 
 def _waves(schedule: Schedule) -> dict[tuple[int, int], tuple[int, int]]:
-    """Per operation, its ``(wave, position)``: positions count a global order by end that respects all waits; a wave
-    holds neighbours in that order that end at the same time and do not wait for each other."""
+    """The ``(wave, position)`` of each operation. Positions number a global order by end that respects all waits; a
+    wave is a set of consecutive operations that end at the same time and do not wait for each other."""
     waits, followers = _waits(schedule)
     ends = {(o.block, o.micro_batch): o.end for o in schedule.operations}
     ready = [(ends[key], key) for key, count in waits.items() if count == 0]

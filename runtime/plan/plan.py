@@ -1,14 +1,14 @@
-"""A program ready to launch, and its file ``weft.plan/2``.
+"""A checked program, ready to launch, and its file ``weft.plan/2``.
 
-The file is one JSON object: ``format``; ``problem``, whole, as in a schedule file; ``micro_batches``; ``makespan``,
-predicted, in the problem's time unit; ``stages``, the rank of every stage (a list where it is on several), or ``null``
-where the blocks are not stages; ``ranks[]``, each ``{device, instructions}``; ``solver``, the origin of the schedule.
-An instruction is ``{"do": "SEND 0F0>1"}``, or with the predicted times of a computation ``{"do": "0F0", "start": 0,
-"end": 1.5}``. Where devices have lanes, ``ranks[]`` has an entry for each device that is not a lane, with ``lanes``,
-the names of its lanes. A plan of rounds (:mod:`weft.solver.problem.rounds`) has the ``problem`` and ``micro_batches``
-of a schedule file with jobs or classes, and its instructions name blocks and micro-batches as that file does. It may
-have ``signatures``: per stage, a hash of its module (:mod:`weft.runtime.checkpoint.signature`); and ``shared``: the
-sets of stages that share parameters, as lists.
+The file is one JSON object: ``format``; ``problem``, as in a schedule file; ``micro_batches``; ``makespan``, predicted,
+in the problem's time unit; ``stages``, the rank of every stage (a list for several ranks), or ``null`` if the blocks
+are not stages; ``ranks[]``, each ``{device, instructions}``; ``solver``, the provenance of the schedule. An instruction
+is ``{"do": "SEND 0F0>1"}``, or for a computation, with its predicted times, ``{"do": "0F0", "start": 0, "end": 1.5}``.
+If devices have lanes, ``ranks[]`` has an entry for each device that is not a lane, with the names of its ``lanes``. A
+plan of rounds (:mod:`weft.solver.problem.rounds`) has the ``problem`` and the ``micro_batches`` of a schedule file with
+jobs or classes, and its instructions name blocks and micro-batches as that file does. Optional are ``signatures``: a
+hash of each stage's module (:mod:`weft.runtime.checkpoint.signature`); and ``shared``: the sets of stages that share
+parameters, as lists.
 
 A file ``weft.plan/1`` has no REDUCE instructions and no ``shared``; reading adds them.
 """
@@ -48,7 +48,7 @@ from weft.solver.schedule import Operation, Schedule
 
 PLAN_FORMAT = "weft.plan/2"
 WITHOUT_REDUCTIONS = "weft.plan/1"
-#: The formats that can be read; the last one is written.
+#: The readable formats; the last one is written.
 PLAN_FORMATS = (WITHOUT_REDUCTIONS, PLAN_FORMAT)
 
 
@@ -56,9 +56,9 @@ PLAN_FORMATS = (WITHOUT_REDUCTIONS, PLAN_FORMAT)
 class Plan:
     """The program of ``problem``'s ranks for ``micro_batches`` micro-batches.
 
-    ``times`` are the predicted start and end of every computation, in the problem's time unit; ``solver`` is the origin
-    of the schedule; ``signatures`` identify the stages, where the plan was made for given ones; ``shared`` says which
-    of them share parameters (:meth:`sharing`); ``rounds`` which rounds its micro-batches are, if any.
+    ``times``: the predicted start and end of every computation, in the problem's time unit. ``solver``: the provenance
+    of the schedule. ``signatures``: hashes of the stages' modules, if the plan was made for them. ``shared``: the sets
+    of stages that share parameters (:meth:`sharing`). ``rounds``: if given, the micro-batches are these rounds.
     """
 
     problem: Problem
@@ -77,13 +77,13 @@ class Plan:
 
     @cached_property
     def schedule(self) -> Schedule:
-        """The schedule that it was made from."""
+        """The schedule from which the plan was made."""
         keys = ((self.vocabulary.key(work), times) for work, times in self.times.items())
         return Schedule(self.problem, self.micro_batches, tuple(Operation(*key, *times) for key, times in keys
                                                                 if key is not None), 0.0)
 
     def awaits(self, work: Work) -> tuple[Work, ...]:
-        """The work that an instruction waits for, each once."""
+        """The work that an instruction waits for, without duplicates."""
         block, micro_batch = self.vocabulary.known(work)
         needed = dict.fromkeys((dependency.block, micro_batch - dependency.distance)
                                for dependency in self.problem.blocks[block].after)
@@ -91,7 +91,8 @@ class Plan:
 
     @property
     def why_not_trained(self) -> str | None:
-        """Why it can be emulated, but not run with the stages of a model, in a sentence; ``None`` if it can."""
+        """The reason why the plan can be emulated but not run with the stages of a model, as a sentence; ``None`` if it
+        can be run."""
         if self.vocabulary.graph is not None:
             return None
         return f"the problem {self.problem.name!r} can be emulated, but not run: {self.vocabulary.why_no_stages}"
@@ -103,13 +104,13 @@ class Plan:
 
     @property
     def stage_ranks(self) -> tuple[int, ...] | None:
-        """The rank of every stage; ``None`` where blocks are not stages, or some stage is on several ranks."""
+        """The rank of every stage; ``None`` if blocks are not stages, or a stage is on several ranks."""
         groups = self.stage_groups
         return None if groups is None or any(len(ranks) > 1 for ranks in groups) else tuple(r for r, in groups)
 
     @property
     def stage_groups(self) -> tuple[tuple[int, ...], ...] | None:
-        """The ranks of every stage; ``None`` where blocks are not stages."""
+        """The ranks of every stage; ``None`` if blocks are not stages."""
         graph = self.vocabulary.graph
         return None if graph is None else tuple(stage.ranks for stage in graph.stages)
 
@@ -127,9 +128,8 @@ class Plan:
 
     @property
     def meetings(self) -> Mapping[tuple[int, ...], tuple[int, ...]]:
-        """Where devices have lanes: the sets of devices, ascending, that blocks of several ranks occupy, with the
-        ranks. Blocks on different sets may run at once, so each set meets separately; blocks on one set run in one
-        order."""
+        """For problems with lanes: the sets of devices, ascending, of blocks on several ranks, with these ranks. Blocks
+        on different sets may run concurrently, so each set synchronises separately; blocks on one set run in order."""
         if not self.problem.has_lanes:
             return {}
         found = {tuple(sorted(block.devices)): tuple(sorted(self.vocabulary.ranks.of_block(b)))
@@ -138,21 +138,21 @@ class Plan:
 
     @cached_property
     def digest(self) -> str:
-        """The plan's identity in measured timelines and checkpoints: SHA-256 of its JSON without reductions, which
-        change neither, and which files of :data:`WITHOUT_REDUCTIONS` do not have."""
+        """The plan's identity in timelines and checkpoints: the SHA-256 of its JSON without reductions, which files of
+        :data:`WITHOUT_REDUCTIONS` lack."""
         value = _to_json(self, lambda instruction: not isinstance(instruction, Reduce))
         del value["shared"]
         return hashlib.sha256(json.dumps({**value, "format": WITHOUT_REDUCTIONS}, sort_keys=True).encode()).hexdigest()
 
     def sharing(self, shared: Iterable[Sequence[int]]) -> Plan:
-        """The plan where the stages of each set in ``shared`` share parameters, whose gradients are then summed apart
-        from those of a single stage. Reductions are inserted again, and proven, unless ``shared`` is unchanged."""
+        """The plan for stages that share parameters: those of each set in ``shared`` sum the gradients of their shared
+        parameters separately. Reductions are inserted and checked again, unless ``shared`` is unchanged."""
         wanted = tuple(sorted({tuple(sorted(stages)) for stages in shared}))
         return self if wanted == self.shared else _reduced(replace(self, shared=wanted))
 
 
 def plan_of(schedule: Schedule) -> Plan:
-    """The proven program of ``schedule``: lowered, then checked (:func:`weft.runtime.plan.check.check_program`).
+    """The plan of ``schedule``: lowered, then checked (:func:`weft.runtime.plan.check.check_program`).
 
     Raises :class:`~weft.runtime.plan.program.ProgramError` for a schedule that breaks its problem's dependencies, and
     for a gradient without a forward before it.
@@ -168,7 +168,7 @@ def plan_of(schedule: Schedule) -> Plan:
 
 
 def _without_idle_rounds(schedule: Schedule) -> Schedule:
-    """``schedule``, with its micro-batches instead of its rounds where all rounds are alike: the form in a file."""
+    """``schedule`` with micro-batches in place of rounds if all rounds are equal, as in a file."""
     rounds = schedule.rounds
     if rounds is None or not rounds.origin.is_plain:
         return schedule
@@ -178,7 +178,7 @@ def _without_idle_rounds(schedule: Schedule) -> Schedule:
 
 
 def _refuse_lone_gradients(problem: Problem) -> None:
-    """Refuse a gradient without a forward: a mistake in the problem, whatever its other blocks."""
+    """Refuse a gradient without a forward before it, which is a mistake in the problem."""
     is_trained: dict[int, bool] = {}  # whether it is a forward, or comes after one
     for block in problem.topological_order:
         kind = problem.blocks[block].kind
@@ -191,7 +191,7 @@ def _refuse_lone_gradients(problem: Problem) -> None:
 
 
 def _reduced(plan: Plan) -> Plan:
-    """``plan``, whose program without reductions is proven, with reductions, proven again."""
+    """``plan``, checked without reductions, with reductions, checked again."""
     graph = plan.vocabulary.graph
     if graph is None or not graph.has_backward:
         return plan
@@ -202,7 +202,7 @@ def _reduced(plan: Plan) -> Plan:
 
 
 def load_plan(path: str | os.PathLike[str]) -> Plan:
-    """Read a ``weft.plan/2`` or ``/1`` file and prove its program.
+    """Read a ``weft.plan/2`` or ``/1`` file and check its program.
 
     Raises :class:`~weft.solver.io.entries.FormatError`.
     """
@@ -210,7 +210,7 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
 
 
 def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
-    """Write a ``weft.plan/2`` file, whole or not at all. Raises ``OSError``."""
+    """Write a ``weft.plan/2`` file atomically. Raises ``OSError``."""
     write_atomically(path, json.dumps(plan_to_json(plan), indent=1, allow_nan=False) + "\n")
 
 
@@ -249,10 +249,10 @@ def _to_json(plan: Plan, shown: Callable[[Instruction], bool]) -> dict[str, Any]
 
 
 def plan_from_json(value: Any, where: str = "plan") -> Plan:
-    """The plan of a ``weft.plan/2`` or ``weft.plan/1`` object, its program proven; ``where`` (a file name) leads every
-    error message.
+    """The plan of a ``weft.plan/2`` or ``weft.plan/1`` object, with its program checked. Error messages begin with
+    ``where``, such as a file name.
 
-    ``makespan`` and ``stages`` follow from the rest: a file that contradicts it is refused.
+    ``makespan`` and ``stages`` are redundant; other values are refused.
     """
     entry = Entry(value, where)
     reduces = entry.text("format") != WITHOUT_REDUCTIONS

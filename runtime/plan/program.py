@@ -73,7 +73,7 @@ class RankMap:
         return len(self.devices)
 
     def of_block(self, block: int) -> tuple[int, ...]:
-        """The ranks that run ``block`` together, each once, in the order of its devices."""
+        """The ranks that run ``block`` together, without duplicates, in the order of its devices."""
         return tuple(dict.fromkeys(self.of_device[device] for device in self.problem.blocks[block].devices))
 
     def pool(self, rank: int) -> tuple[int, ...]:
@@ -82,7 +82,7 @@ class RankMap:
         return device, *self.problem.lanes_of[device]
 
     def held(self, rank: int, block: int) -> tuple[int, ...]:
-        """The devices of ``rank`` that ``block`` occupies."""
+        """The devices (or lanes) of ``rank`` on which ``block`` runs."""
         return tuple(device for device in self.problem.blocks[block].devices if self.of_device[device] == rank)
 
     def blocks_on(self, rank: int) -> Sequence[int]:
@@ -91,7 +91,7 @@ class RankMap:
 
 
 class ProgramError(ValueError):
-    """A text that is not an instruction, or a program that does not do what its problem requires."""
+    """A text is not an instruction, or a program does not match its problem."""
 
 
 class StageWork(NamedTuple):
@@ -198,9 +198,9 @@ def _parse_work(text: str) -> Work | None:
 
 @dataclass(frozen=True)
 class Program:
-    """Per rank, its instructions in their order. Rank r is device r of a problem without lanes.
+    """The instructions of each rank, in order. Rank r is device r of a problem without lanes.
 
-    A rank with lanes has one list too: each lane runs its own instructions of the list, in their order, beside the
+    A rank with lanes has one list, too: each lane runs its instructions of the list in order, concurrently with the
     others (:mod:`weft.runtime.plan.lanes`).
     """
 
@@ -234,9 +234,9 @@ class Program:
 class Vocabulary:
     """The names of a problem's blocks in its program: stages and passes where the blocks are stages, else block names.
 
-    ``graph`` has the stages; ``pipeline`` too where they are a chain with one device each; ``ranks`` maps devices to
-    ranks. With ``rounds`` there are no stages, and names are those of the blocks that they are copies of, numbers those
-    of their jobs' micro-batches.
+    ``graph``: the stages, if any; ``pipeline``: these as a chain with one device each, if they are one; ``ranks``: the
+    map from devices to ranks. With ``rounds`` there are no stages; names are those of the blocks that they are copies
+    of, and numbers those of their jobs' micro-batches.
     """
 
     def __init__(self, problem: Problem, rounds: Rounds | None = None) -> None:
@@ -257,8 +257,7 @@ class Vocabulary:
             return None
 
     def work(self, block: int, micro_batch: int) -> Work:
-        """The name of ``block`` (an index into ``problem.blocks``) on ``micro_batch`` (a round, if there are
-        rounds)."""
+        """The name of ``block`` (an index into ``problem.blocks``) on ``micro_batch`` (with rounds, a round)."""
         if self.rounds is not None:
             copied, number = self.rounds.apart(block, micro_batch)
             return BlockWork(self.rounds.origin.blocks[copied].name, number)
@@ -267,8 +266,8 @@ class Vocabulary:
         return StageWork(*self.graph.pass_of[block], micro_batch)
 
     def key(self, work: Work) -> tuple[int, int] | None:
-        """The block that ``work`` names, and the micro-batch (a round, if there are rounds): the arguments of
-        :meth:`work`; ``None`` if there is no such block."""
+        """The inverse of :meth:`work`: the block and the micro-batch (with rounds, a round) that ``work`` names;
+        ``None`` if there is no such block."""
         if self.rounds is not None and isinstance(work, BlockWork):
             copied = self.rounds.origin.index.get(work.block)
             return None if copied is None else self.rounds.joined(copied, work.micro_batch)
@@ -276,7 +275,7 @@ class Vocabulary:
         return None if block is None else (block, work.micro_batch)
 
     def known(self, work: Work) -> tuple[int, int]:
-        """The same for an instruction of a checked program."""
+        """:meth:`key` for an instruction of a checked program."""
         key = self.key(work)
         assert key is not None, work
         return key
@@ -287,7 +286,7 @@ class Vocabulary:
         return f"micro-batch {work.micro_batch}" if job is None else f"micro-batch {work.micro_batch} of job {job!r}"
 
     def count(self, work: Work, micro_batches: int) -> int:
-        """The number of micro-batches that the block of ``work`` runs where ``micro_batches`` of the problem run."""
+        """The number of micro-batches of the job of ``work`` in a run of ``micro_batches`` of the problem."""
         return micro_batches if self.rounds is None else len(self.rounds.run.classes[self._job(work)])
 
     def _job(self, work: Work) -> str | None:

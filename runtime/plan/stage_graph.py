@@ -1,17 +1,17 @@
-"""Recognising stages in any graph of blocks: which blocks are the passes of one stage, and on which ranks it runs.
+"""Recognition of stages in a graph of blocks: the blocks that are the passes of one stage, and the ranks of a stage.
 
-:class:`~weft.solver.pipeline.Pipeline` recognises chains of stages on one device each. The executor runs more: stages
-form any acyclic graph, and a stage may be on several ranks. A forward block makes a stage; its other passes are found
-by kinds, devices and dependencies, never by names:
+:class:`~weft.solver.pipeline.Pipeline` recognises chains of stages on one device each. The executor also runs acyclic
+graphs of stages, and stages on several ranks. Each forward block is a stage; its other passes are recognised by kinds,
+devices and dependencies, never by names:
 
 - the gradient of a stage (a full backward, or an input gradient) is on the same devices, after the stage's forward and
-  after the gradients of all stages that wait for it. Where several blocks would do, the one that waits for the forward
-  itself is taken, then the one that waits for exactly those gradients, then the first;
+  after the gradients of all its consumers. Of several candidates, one that waits for the forward directly is preferred,
+  then one that waits for exactly those gradients, then the first;
 - a weight gradient waits for the input gradient of its stage. A stage whose input gradient no other stage needs may
-  have only a weight gradient; a stage without any is not trained;
-- a recompute block is waited for by the gradient of its stage: the forward then keeps its inputs only;
-- two blocks of kind ``other`` are offload and load, if the first waits for a forward and gives memory back, and the
-  second waits for the first, takes memory, and is waited for by the recomputation or the gradient of that stage.
+  have a weight gradient alone; a stage without any gradient is not trained;
+- the gradient of a stage waits for its recompute block; the forward then keeps its inputs only;
+- two blocks of kind ``other`` are offload and load if the first waits for a forward and releases memory, the second
+  waits for the first and allocates memory, and the recomputation or the gradient of that stage waits for the second.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GRADIENTS = (BlockKind.BACKWARD, BlockKind.INPUT_GRAD)
 
 
 class NotAStageGraph(ValueError):
-    """The blocks are not a graph of stages; the message says why."""
+    """The blocks are not a graph of stages; the message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class StagePasses:
 
     @property
     def gives_gradient(self) -> bool:
-        """Whether it passes gradients to earlier stages."""
+        """Whether it has an input gradient, for earlier stages."""
         return self.backward in ("B", "I")
 
     @property
@@ -83,7 +83,7 @@ class StageGraph:
 
     @cached_property
     def pass_of(self) -> Mapping[int, tuple[int, str]]:
-        """Per block, its stage and letter."""
+        """The stage and the letter of each block."""
         return {block: (s, letter) for s, stage in enumerate(self.stages) for letter, block in stage.blocks.items()}
 
     @property
@@ -93,7 +93,7 @@ class StageGraph:
 
     def parameter_groups(self, shared: Iterable[Sequence[int]] = ()) -> dict[tuple[int, ...], tuple[int, ...]]:
         """The sets of stages whose gradients are summed separately, with their ranks: each trained stage alone, and
-        each of ``shared``, which share parameters. None where nothing is trained."""
+        each set in ``shared``, whose stages share parameters. Empty if no stage is trained."""
         if not self.has_backward:
             return {}
         groups: list[tuple[int, ...]] = [(s,) for s, stage in enumerate(self.stages) if stage.backward is not None]
@@ -109,15 +109,15 @@ class StageGraph:
                     yield self.stages[stage].blocks[letter]
 
     def copies_beside(self, stage: int) -> bool:
-        """Whether the stage is offloaded by copies beside other blocks: as transfers before its offload block, not in
-        it."""
+        """Whether the stage's offload copies overlap with other blocks: they are transfers before its offload block,
+        not part of it."""
         blocks = self.stages[stage].blocks
         return "O" in blocks and any(item.lag for item in self.problem.blocks[blocks["O"]].after
                                      if self.problem.index[item.block] == blocks["F"])
 
     def reaches(self, producer: int, reader: int, rank: int) -> bool:
-        """Whether the result of block ``producer`` is available on ``rank`` when block ``reader`` runs there: it runs
-        there itself, or a block that comes no later waits for it there. The same micro-batch is meant."""
+        """Whether the result of block ``producer`` is available on ``rank`` when block ``reader`` of the same
+        micro-batch runs there: ``producer`` runs there, or ``reader`` or a block before it waits for it there."""
         before = self._ancestors[reader]
         if rank in self.problem.blocks[producer].devices:
             return bool(before >> producer & 1)
@@ -131,7 +131,7 @@ class StageGraph:
 
 
 def _ancestors(problem: Problem) -> tuple[int, ...]:
-    """Per block, as bits, the blocks of the same micro-batch that end before it starts."""
+    """For each block, as a bit set, the blocks of the same micro-batch that end before it starts."""
     found = [0] * len(problem.blocks)
     for block in problem.topological_order:
         for item in problem.blocks[block].after:
@@ -175,7 +175,7 @@ class _Recognition:
     # -- gradients -----------------------------------------------------------------------------------------------------
 
     def _gradient_of(self) -> dict[int, int | None]:
-        """Each forward's gradient, found from the last forward on, by backtracking."""
+        """The gradient of each forward, by backtracking from the last forward on."""
         consumers: dict[int, list[int]] = {forward: [] for forward in self.forwards}
         for forward in self.forwards:
             for producer in self.waits[forward]:
@@ -226,7 +226,8 @@ class _Recognition:
     # -- the other passes ----------------------------------------------------------------------------------------------
 
     def _weights_of(self, block: int) -> Iterator[int]:
-        """The forward of the stage whose weight gradient ``block`` may be: first by the input gradient it waits for."""
+        """The forwards of stages whose weight gradient ``block`` may be; first those whose input gradient it waits for.
+        """
         for forward, passes in self.found.items():
             if "I" in passes and passes["I"] in self.waits[block]:
                 yield forward
@@ -243,7 +244,7 @@ class _Recognition:
                 yield forward
 
     def _offloads(self) -> None:
-        """Pairs of ``other`` blocks around the time in which a stage's activations are offloaded."""
+        """Assign pairs of ``other`` blocks to stages as offload and load."""
         loads = {block: [b for b in self.waits[block] if self.blocks[b].kind == BlockKind.OTHER]
                  for block in self._of_kind(BlockKind.OTHER)}
         for load, offloads in loads.items():
@@ -261,7 +262,7 @@ class _Recognition:
                                      "stage")
 
     def _require_all_found(self) -> None:
-        """Refuse blocks of no stage, which would have no name in a program."""
+        """Refuse blocks that belong to no stage, as they have no name in a program."""
         claimed = {block for passes in self.found.values() for block in passes.values()}
         for block in self.problem.topological_order:
             if block not in claimed:

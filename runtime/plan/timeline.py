@@ -1,4 +1,4 @@
-"""Measured times: when each rank ran each block. The file ``weft.timeline/1``; reading it needs no torch.
+"""The measured times of each block on each rank, and the file ``weft.timeline/1``; reading it does not import torch.
 
 The file is one JSON object: ``format``; ``plan``, the :attr:`~weft.runtime.plan.plan.Plan.digest` of the plan that ran;
 ``name``, its problem's; ``seconds_per_unit``, the length of one of the problem's time units in seconds;
@@ -47,7 +47,7 @@ class Timeline:
 
     @classmethod
     def of(cls, plan: Plan, seconds_per_unit: float, operations: Iterable[Measured]) -> Timeline:
-        """The timeline of a run of ``plan``; ``operations`` are on any one clock and are shifted to begin at 0."""
+        """The timeline of a run of ``plan``; ``operations`` are on one clock, and are shifted to begin at 0."""
         ordered = sorted(operations, key=lambda operation: (operation.start, operation.rank))
         first = ordered[0].start if ordered else 0.0
         return cls(plan.digest, plan.problem.name, seconds_per_unit,
@@ -73,7 +73,7 @@ class AgainstPlan:
 
 
 def places(schedule: Schedule) -> dict[tuple[str, int, int], tuple[Operation, tuple[int, ...]]]:
-    """Per block, micro-batch and rank of a timeline of ``schedule``: the operation, and its devices of the rank."""
+    """The operation and its devices for each block, micro-batch and rank of a timeline of ``schedule``."""
     ranks, names = RankMap.of(schedule.problem), Names(schedule)
     return {(names.block(operation.block), names.micro_batch(operation), rank):
             (operation, ranks.held(rank, operation.block))
@@ -105,7 +105,7 @@ def timeline_to_json(timeline: Timeline) -> dict[str, Any]:
 
 
 def timeline_from_json(value: Any, where: str = "timeline") -> Timeline:
-    """The timeline of a ``weft.timeline/1`` object; ``where`` (a file name) leads every error message."""
+    """The timeline of a ``weft.timeline/1`` object; error messages begin with ``where``, such as a file name."""
     entry = Entry(value, where)
     require_format(entry, TIMELINE_FORMAT)
     entry.allow("format", "plan", "name", "seconds_per_unit", "operations")

@@ -25,12 +25,12 @@ SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
 
 
 class ReplayError(ValueError):
-    """A replay that cannot begin, because of a user's mistake: one sentence."""
+    """A replay cannot start because of invalid input; the message is one sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TogetherOptions:
-    """How ranks run together, for one training or for several jobs; see :class:`ReplayOptions`."""
+    """The options that one training and several jobs share; see :class:`ReplayOptions`."""
 
     timeout: float = 60.0
     time_scale: float = 1.0
@@ -115,7 +115,7 @@ class ReplayOptions(TogetherOptions):
 
 
 def checked_plan(path: str | os.PathLike[str], options: ReplayOptions) -> Plan:
-    """The plan in ``path``, after every check of the call that needs no other rank.
+    """The plan in ``path``, after all checks that need no other rank.
 
     Raises :class:`ReplayError` and :class:`~weft.solver.io.entries.FormatError`.
     """

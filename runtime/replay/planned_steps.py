@@ -1,9 +1,9 @@
-"""A plan run for a few steps before training: the real times of its blocks and messages, and its memory.
+"""Steps of a plan before training, which measure the times of its blocks and messages, and its memory.
 
-All ranks run their instructions through the same executor as later, with the same transport, buffers and neighbours.
-Nothing is updated, no loss is read; the caller saves and restores buffers, gradients and random state. The first step
-that is run chooses kernels, and its memory is recorded, which takes time; gradients are there before it, as in later
-steps. Timed steps follow.
+All ranks run their instructions through the same executor as later, with the same transport, buffers and peers. No
+parameter is updated and no loss is read; the caller saves and restores buffers, gradients and random state. The first
+step selects kernels, and its memory is recorded, which takes time; gradients exist before it, as in later steps. Timed
+steps follow.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class StepMemory:
     laps: tuple[Measured, ...]
 
     def waiting(self, schedule: Plan, laps: Iterable[Measured]) -> list[list[tuple[float, int]]]:
-        """When results that wait for room at their receivers change, and by how many bytes, where blocks run at
+        """The changes over time of the bytes of results that wait for a slot of their receivers, if blocks run at
         ``laps``: see :func:`~weft.runtime.plan.buffers.waiting_bytes`. ``schedule`` has the plan's order."""
         run = {(lap.block, lap.micro_batch): (lap.start, lap.end) for lap in laps}
         names = {work: schedule.problem.blocks[schedule.vocabulary.known(work)[0]].name for work in schedule.times}
@@ -72,15 +72,15 @@ class TimedSteps:
 
     @property
     def noise(self) -> float:
-        """By how many seconds the quickest of the steps was shorter than their median, the upper one of two: an
-        insignificant difference."""
+        """The difference in seconds between the (upper) median and the shortest step: smaller differences are
+        insignificant."""
         spans = sorted(timeline.makespan for timeline in self.timelines)
         return spans[len(spans) // 2] - spans[0]
 
 
 class PlannedSteps:
-    """Steps of ``plan`` on all ranks, with the stages of this rank in ``training``. All ranks make it, and call each
-    method, together.
+    """Runs steps of ``plan`` with the stages of this rank in ``training``. All ranks create it and call each method
+    together.
 
     Raises :class:`~weft.runtime.ranks.session.SessionError` for stages other than the plan's.
     """
@@ -93,7 +93,7 @@ class PlannedSteps:
         self.steps = 0
 
     def step(self) -> list[Measured]:
-        """Run one step: this rank's measured blocks."""
+        """Run one step; returns the measured blocks of this rank."""
         self.trainer.begin(self.steps)
         return self._run()
 
@@ -105,8 +105,8 @@ class PlannedSteps:
         return found
 
     def timed(self, limit: float = math.inf) -> TimedSteps | None:
-        """Timed steps: enough to determine the time of one, or that it exceeds ``limit`` seconds, rank 0's value, so
-        that another plan has beaten this one. The result is on rank 0."""
+        """Run timed steps until the time of a step is known, or known to exceed ``limit`` seconds (rank 0's value), the
+        time of a better plan. The result is on rank 0."""
         session, laps, spans, begun = self.session, list[list[Measured]](), list[float](), time.process_time()
         while not laps or not _is_enough(spans, limit):
             laps.append(found := self.step())
@@ -124,7 +124,7 @@ class PlannedSteps:
             min(share for _, share in ranks))
 
     def memory(self) -> StepMemory:
-        """The memory of a further step, or of the first as if gradients had been left by one before it."""
+        """The memory of one more step; the gradients exist before it."""
         executor, session = self.executor, self.session
         if not self.steps:
             self.trainer.gradients.make()

@@ -1,10 +1,8 @@
-"""Replaying a plan: what ``weft replay plan.json`` does on each rank that ``torchrun`` starts.
+"""Runs ``weft replay plan.json`` on each rank that ``torchrun`` starts, and predicts a step from ranks measured alone.
 
-The predicted common step of ranks that were measured alone, compared with the plan.
-
-Each block takes its measured time on its rank alone (on several ranks: the slowest's), with its share of the executor's
-own time on its ranks; transfers take their planned time; every rank keeps its order. The earliest times under these
-(:func:`weft.solver.timing.time_orders`) are the predicted step. Ranks that were not measured count as planned.
+In the prediction each block has its measured time (on several ranks: the slowest), plus its share of the executor's
+overhead on its ranks; transfers have their planned time; every rank keeps its order. The earliest times
+(:func:`weft.solver.timing.time_orders`) are the predicted step. Ranks that were not measured have planned times.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ def replay(plan_path: str | os.PathLike[str], options: ReplayOptions) -> Replay 
     """Run the plan in ``plan_path`` as one of the ranks that ``torchrun`` started; the result is on rank 0.
 
     Raises :class:`~weft.runtime.replay.options.ReplayError` or :class:`~weft.solver.io.entries.FormatError` on rank 0
-    for a mistake of the user; the other ranks then exit with 2 and print nothing.
+    for invalid input; the other ranks then exit with code 2 and print nothing.
     """
     plan = on_rank_0(lambda: checked_plan(plan_path, options))
     from weft.runtime.ranks.session import RESERVE, SessionError, join
@@ -59,8 +57,8 @@ def replay(plan_path: str | os.PathLike[str], options: ReplayOptions) -> Replay 
 
 
 def _require_alike(session: Session, options: ReplayOptions) -> None:
-    """Raise :class:`~weft.runtime.ranks.session.SessionError` where ranks' options differ. That the plan is the same is
-    checked when they agree on messages."""
+    """Raise :class:`~weft.runtime.ranks.session.SessionError` if ranks' options differ. Their plans are compared when
+    they agree on messages."""
     asked = ("transport", "emulate", "paced", "replicas", "time_scale", "checkpoint_every", "resume")
     session.agree_on({f"--{name.replace('_', '-')}": getattr(options, name) for name in asked},
                      "the options of the replay")
@@ -111,7 +109,7 @@ def replay_single_rank(plan_path: str | os.PathLike[str], ranks: Sequence[int] |
         with single_rank(plan, rank, where) as session:
             costs.append(measure_rank(plan, session, training_of(stages, plan, session), repeats,
                                       Allowed(allow_unsplit, allow_other_model)))
-        gc.collect()  # this rank's memory, before the next rank is built
+        gc.collect()  # frees this rank's memory before the next rank is built
         if where.type == "cuda":
             torch.cuda.empty_cache()
     name = torch.cuda.get_device_name(where) if where.type == "cuda" else "a CPU, one thread"

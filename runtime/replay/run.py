@@ -1,9 +1,7 @@
-"""Running a plan with the other ranks: emulated, or once for each batch of a training.
+"""Runs of a plan on all ranks, emulated or once for each batch of a training, and their results, gathered on rank 0.
 
-Where losses are sums and counts, gradients are those of the mean over a batch's count
+If losses are sums and counts, gradients are those of the mean over a batch's count
 (:mod:`weft.runtime.interface.counting`).
-
-The results of a replay on all ranks, gathered on the first.
 """
 
 from __future__ import annotations
@@ -36,8 +34,8 @@ if TYPE_CHECKING:
 
 
 def run_emulated(plan: Plan, session: Session, seconds_per_unit: float, paced: bool = False) -> Replay | None:
-    """Run ``plan`` once with emulated blocks; the result is on rank 0. ``paced``: no micro-batch begins before the plan
-    begins it."""
+    """Run ``plan`` once with emulated blocks; the result is on rank 0. ``paced``: micro-batches arrive at their planned
+    times."""
     session.watch.doing("learning how long a short sleep lasts")
     executor = _executor(plan, session, Emulation(plan, seconds_per_unit, session.now),
                          pace=seconds_per_unit if paced else None)
@@ -57,7 +55,7 @@ class Trainer:
 
     @classmethod
     def of(cls, plan: Plan, session: Session, training: Training, allowed: Allowed | None) -> Trainer:
-        """The trainer of rank ``session.rank``. All ranks must make theirs together.
+        """The trainer of rank ``session.rank``. All ranks must create theirs together.
 
         Raises :class:`~weft.runtime.ranks.session.SessionError` for stages other than the plan's, unless ``allowed``
         (:mod:`weft.runtime.train.agreement`).
@@ -77,15 +75,15 @@ class Trainer:
         return self.worker.graph.has_backward
 
     def beside(self, plan: Plan, session: Session, training: Training, before: int, whole: int) -> Trainer:
-        """A trainer of the same stages for parts of a batch (see :class:`~weft.runtime.train.worker.StageWorker`), of
-        other shapes, that adds to the same gradients. Its messages have other bytes than planned, so they are not
-        compared with the plan: its stages are this one's."""
+        """A trainer of the same stages for parts of a batch of other shapes (see
+        :class:`~weft.runtime.train.worker.StageWorker`), which adds to the same gradients. Its messages have other
+        sizes than planned, and are not compared with the plan."""
         return Trainer(StageWorker(plan, session, training, before, whole), self.gradients, self.averaging)
 
     def begin(self, step: int, place: int = 0, count: int = 1, part: tuple[int, int] = (0, 1)) -> None:
-        """Begin batch ``step``, number ``place`` of ``count`` whose gradients' mean is accumulated, or its part number
-        ``part[0]`` of ``part[1]``: before the first of them gradients become zero. A plan without backward leaves
-        gradients alone."""
+        """Begin batch ``step``, number ``place`` of the ``count`` batches whose gradients are accumulated, or part
+        ``part[0]`` of ``part[1]`` of it. Gradients are zeroed before the first one; a plan without backward does not
+        change them."""
         self.worker.begin(step)
         self.worker.batches = count
         self.gradients.summing = place == count - 1 and part[0] == part[1] - 1
@@ -123,8 +121,8 @@ def run_training(plan: Plan, session: Session, training: Training, checkpoints: 
                  paced: bool = False, allowed: Allowed | None = None) -> Replay | None:
     """Run ``plan`` for each batch of ``training``, stepping its optimizer; the result is on rank 0.
 
-    With ``checkpoints``, training is saved, and resumed if they say so. ``paced``: no micro-batch begins before the
-    plan begins it. Raises the errors of :meth:`Trainer.of` and :meth:`Trainer.end`.
+    With ``checkpoints``, training is saved, and resumed if requested. ``paced``: micro-batches arrive at their planned
+    times. Raises the errors of :meth:`Trainer.of` and :meth:`Trainer.end`.
 
     After each batch every parameter's gradient is that of the mean loss over the whole batch, over all replicas; with
     :class:`~weft.runtime.interface.optim.AdamA` it has been folded into the optimizer's moments and freed instead.
@@ -219,10 +217,10 @@ _KIND = {True: "a sum and a count", False: "one number"}
 
 @dataclass(frozen=True)
 class Replay:
-    """The result of a replay: the timeline of its last batch, its comparison with the plan (``None`` if the problem's
-    time unit is not a unit of time), and for each batch its mean loss (none if no stage gives one) and the norm of its
-    gradient before clipping (none without clipping). With replicas of a plan, the timeline is the first one's.
-    ``latencies`` are those of its micro-batches, where they were paced."""
+    """The result of a replay: the timeline of the last batch, its comparison with the plan (``None`` if the problem's
+    time unit is no unit of time), and for each batch the mean loss (none without a loss) and the norm of the gradient
+    before clipping (none without clipping). With replicas, the timeline is that of the first one. ``latencies``: of the
+    micro-batches of a paced run."""
 
     timeline: Timeline
     comparison: AgainstPlan | None

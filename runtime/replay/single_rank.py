@@ -1,13 +1,12 @@
-"""One rank of a plan on one device, without the others: real stages, real memory, artificial messages.
+"""A run of one rank of a plan on one device, without its peers: real stages and memory, artificial messages.
 
-The rank's instructions run as they do among its peers, through the same executor and with the same buffers, but nothing
-is ever waited for: a neighbour's message is in its slot from the start, as random numbers of the right shape, and sends
-go nowhere (but are kept as long as a transfer may take, so that memory is that of a run). Collectives of stages on
-several ranks, and sums of tied parameters, end at once and change nothing. So losses and weights are meaningless, times
-and memory are not.
+The rank's instructions run as with its peers, through the same executor and with the same buffers, but never wait: a
+received message is in its slot from the start, as random numbers of the right shape, and sends have no effect (but keep
+their tensors as long as a transfer may, so that memory is realistic). Collectives of stages on several ranks, and sums
+of tied parameters, do nothing. So times and memory are meaningful, losses and weights are not.
 
-A run is one warm-up step, ``repeats`` timed ones, and one with its memory recorded; each ends with the optimizer's
-update.
+A run is one warm-up step, ``repeats`` timed steps, and one step with memory recording; each ends with the optimizer's
+step.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ def single_rank(plan: Plan, rank: int, device: torch.device) -> Iterator[Session
 
 
 class _Over:
-    """A finished transfer, which keeps its parcel until it is waited for."""
+    """A completed transfer, which keeps its parcel until it is waited for."""
 
     def __init__(self, parcel: Parcel | None = None) -> None:
         self._parcel = parcel
@@ -137,7 +136,7 @@ class _Neighbours:
 
 def _own_table(plan: Plan, session: Session, worker: Worker,
                reads: Callable[[Work], Iterable[Work]]) -> Sequence[BufferTable]:
-    """This rank's table in place of every rank's: the others are not read."""
+    """This rank's table for every rank; the other entries are not read."""
     return [rank_table(plan, session.rank, worker, reads)] * session.world
 
 

@@ -1,4 +1,4 @@
-"""A plan run one batch at a time, in a user's own loop, which steps the optimizer too."""
+"""Runs of a plan one batch at a time, in a user's training loop, which also steps the optimizer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ THEIRS = "running the script's own code between two steps"
 
 
 class Running:
-    """A plan ready to run with this rank's stages. ``weight``: the share of the batch in its next run."""
+    """A plan that is ready to run with this rank's stages. ``weight``: its share of the batch in the next run."""
 
     def __init__(self, trainer: Trainer, plan: Plan, session: Session) -> None:
         self.trainer, self.weight, self.times = trainer, 1.0, 0
@@ -50,7 +50,7 @@ class Running:
 class Stepping:
     """Rank ``session.rank`` of ``plan`` with ``training``, without its optimizer.
 
-    All ranks make theirs together, and call :meth:`step` and :meth:`replay` together. Raises
+    All ranks create theirs together, and call :meth:`step` and :meth:`replay` together. Raises
     :class:`~weft.runtime.ranks.session.SessionError` for stages other than the plan's.
     """
 
@@ -69,8 +69,8 @@ class Stepping:
         self._telling: dist.Work | None = None  # this rank's last broadcast
 
     def beside(self, plan: Plan, training: Training, before: int, whole: int) -> Running:
-        """A runner of ``plan`` for micro-batches of another shape: those behind the first ``before`` of ``whole``. All
-        ranks make it together."""
+        """A runner of ``plan`` for micro-batches of another shape: those after the first ``before`` of ``whole``. All
+        ranks create it together."""
         plan = plan.sharing(self.plan.shared)
         found = Running(self.trainer.beside(plan, self.session, training, before, whole), plan, self.session)
         self.running.append(found)
@@ -107,7 +107,7 @@ class Stepping:
         self.added, self._batches = 0, batches
 
     def go_on(self, behind: int, seed: int | None) -> None:
-        """The next batch is number ``behind`` of a training; ``seed``, if any, seeds its random operators."""
+        """Continue with batch number ``behind`` of a training; ``seed``, if given, seeds random operators."""
         self._behind = behind - self.steps
         if seed is not None:
             for running in self.running:
@@ -120,8 +120,8 @@ class Stepping:
         return statistics.median(self._seconds) if self._seconds else None
 
     def replay(self) -> Replay | None:
-        """A batch that all ranks began together, compared with the plan; on process 0. Of several after the first, the
-        median one."""
+        """The comparison with the plan, on process 0, of a batch that all ranks started together: the median one, not
+        counting the first if there are others."""
         counted = self._measured[1:] or self._measured or [[]]
         found = [replay for measured in counted if (replay := gather_replay(
             self.plan, self.session, seconds_in_unit(self.plan), measured)) is not None]

@@ -1,8 +1,7 @@
-"""One job's training among others on a rank: its computation waits for its turn, and its faults stay its own.
+"""One job's training on a rank that several jobs share: computation waits for its turn, and errors are confined to it.
 
-All ranks of a job report whether it is healthy there before any common operation that one of them might not reach. If
-it is not, it is over on all of them: no rank is left in a collective that another one never reaches, and the other jobs
-go on.
+Before any collective that a rank might not reach, all ranks of the job exchange whether it has failed there. If so, the
+job ends on all of them: no rank is left in a collective, and the other jobs continue.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """``seconds``: the least length of one of the plan's time units, 0 where blocks take their own time.
-    ``stopped_by``: a file whose appearance ends the job. ``checkpoints``: where it is saved. ``tell``: called with each
-    batch and its loss on this rank."""
+    """``seconds``: the least length of the plan's time unit (0: blocks take their own time). ``stopped_by``: a file
+    whose existence ends the job. ``checkpoints``: where the job is saved. ``tell``: called with each batch and its loss
+    on this rank."""
 
     seconds: float = 0.0
     allowed: Allowed | None = None
@@ -46,11 +45,11 @@ class RunOptions:
 
 
 class JobRunner(ABC):
-    """The training of ``job`` on one rank. All its ranks make theirs together, in one order of jobs.
+    """The training of ``job`` on one rank. All ranks of the job create theirs together.
 
-    ``held``: per block, the devices of this rank that it occupies. ``began``: per block that ran, its number and start,
-    on the clock of all ranks. Raises :class:`~weft.runtime.ranks.session.SessionError` for stages other than the
-    plan's.
+    ``held``: for each block, the devices of this rank on which it runs. ``began``: for each block that ran, its name,
+    number and start, on the clock of all ranks. Raises :class:`~weft.runtime.ranks.session.SessionError` for stages
+    other than the plan's.
     """
 
     executor: Executor
@@ -64,7 +63,7 @@ class JobRunner(ABC):
         self.computing = sorted({device for devices in held.values() for device in devices})  # where passes run
         self.losses: list[float] = []
         self.began: list[tuple[str, int, float]] = []
-        self.fault: tuple[float, str] | None = None  # when and why it ended early, on this rank
+        self.fault: tuple[float, str] | None = None  # time and reason of an early end on this rank
         self.broken: BaseException | None = None  # an error that ends this process
         saved = options.checkpoints
         self.first = 0 if saved is None else saved.restore(job.plan, session, training)
@@ -74,14 +73,14 @@ class JobRunner(ABC):
 
     @abstractmethod
     def threads(self) -> Sequence[threading.Thread]:
-        """Its threads, not started yet."""
+        """The job's threads, not started."""
 
     @abstractmethod
     def batch(self) -> bool:
         """Run batch :attr:`step`; False if the job is over."""
 
     def compute(self) -> None:
-        """Run one batch after another, in its own thread."""
+        """Run all batches; the body of the computing thread."""
         try:
             for step in range(self.first, self.training.steps):
                 self.step = step
@@ -130,7 +129,7 @@ class JobRunner(ABC):
         with self._changed:
             self.began.append((name, number, begun))
 
-    # -- what is well --------------------------------------------------------------------------------------------------
+    # -- health --------------------------------------------------------------------------------------------------------
 
     def fail(self, error: BaseException | str) -> None:
         """Record this rank's fault, unless it already has one."""
@@ -142,7 +141,7 @@ class JobRunner(ABC):
             self._changed.notify_all()
 
     def all_well(self, what: str, group: dist.ProcessGroup | None) -> bool:
-        """Whether no rank of ``group`` has a fault of this job, nor a request to stop it."""
+        """Whether no rank of ``group`` has an error of this job or a request to stop it."""
         stopped_by = self.options.stopped_by
         if self.fault is None and stopped_by is not None and stopped_by.exists():
             self.fail(f"stopped by {stopped_by}")
@@ -150,21 +149,21 @@ class JobRunner(ABC):
 
     def all_say(self, well: bool, what: str, group: dist.ProcessGroup | None) -> bool:
         """Whether all ranks of ``group`` report ``well``."""
-        said = torch.tensor([well], dtype=torch.int32)
+        flag = torch.tensor([well], dtype=torch.int32)
         self.session.watch.doing(f"waiting for the other ranks before {what} of job {self.job.name}")
-        dist.all_reduce(said, op=dist.ReduceOp.MIN, group=group)
-        return bool(said.item())
+        dist.all_reduce(flag, op=dist.ReduceOp.MIN, group=group)
+        return bool(flag.item())
 
     def may_save(self, well: bool, step: int, group: dist.ProcessGroup | None) -> bool:
-        """Whether batch ``step`` ended ``well`` on all ranks of ``group``, if it is to be saved: a rank with a fault
-        does not reach the common saving."""
+        """Whether saving batch ``step`` may start: it ended ``well`` on all ranks of ``group``, as a rank with an error
+        does not reach the collective. True if no checkpoint is due."""
         checkpoints = self.options.checkpoints
         return checkpoints is None or not checkpoints.due(self.training, step) or self.all_say(
             well, f"saving batch {step}", group)
 
     def save(self, step: int) -> None:
-        """Save the training after batch ``step``, if due. On failure this process ends, since its other ranks wait for
-        it in collectives."""
+        """Save the training after batch ``step``, if due. On failure this process ends, as other ranks wait for it in
+        collectives."""
         if self.options.checkpoints is None:
             return
         try:
@@ -172,8 +171,8 @@ class JobRunner(ABC):
         except SessionError as error:
             self.session.watch.give_up(str(error), code=2)
 
-    def done(self, name: str, number: int) -> None:  # noqa: B027 - most have nobody that waits for it
-        """The block ``name`` on ``number`` of this run is done."""
+    def done(self, name: str, number: int) -> None:  # noqa: B027 - optional
+        """Called when the block ``name`` on ``number`` of this run is complete."""
 
     def add(self, loss: float) -> None:
         """Record the ``loss`` of batch :attr:`step` here."""
@@ -182,7 +181,7 @@ class JobRunner(ABC):
 
 
 class WorkerInTurn:
-    """A worker of ``runner`` whose passes wait for their turns."""
+    """The worker of ``runner``, with passes that wait for their turns."""
 
     def __init__(self, worker: StageWorker, runner: JobRunner) -> None:
         self.worker, self.runner = worker, runner
@@ -196,8 +195,8 @@ class WorkerInTurn:
         return self.worker.prepare(work)
 
     def task(self, work: Work) -> Task:
-        """The pass, in its turn: the block that it is part of begins with the first of its passes and ends with the
-        last."""
+        """The pass, in its turn. A block of the plan with jobs may contain several passes: it begins with the first and
+        ends with the last of them."""
         run, job, runner = self.worker.task(work), self.runner.job, self.runner
         name, micro_batch = job.blocks[work]
         opens, closes = work in job.opens, work in job.closes

@@ -1,10 +1,10 @@
-"""Every job of a plan in its own processes on this machine: if one is killed, only its job ends.
+"""Runs every job of a plan in its own processes on this machine: if one is killed, only its job ends.
 
-A process per rank of each job, with the job's own rendezvous, process groups and watchdog; on each rank the jobs'
-processes take turns over a board in shared memory (:mod:`weft.runtime.share.turns`). This process starts them, waits,
-and collects their results.
+Each job has one process per rank, with its own rendezvous, process groups and watchdog. On each rank the jobs'
+processes take turns through a board in shared memory (:mod:`weft.runtime.share.turns`). This process starts them,
+waits, and collects their results.
 
-A process that is stopped without ending (SIGSTOP) is killed after half of the timeout, as others wait for its turns.
+A suspended process (SIGSTOP) is killed after half of the timeout, as others wait for its turns.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from weft.runtime.share.replay import (
 )
 from weft.runtime.share.stages_plan import JobPlan
 
-#: Seconds to wait for a board locked by another process before this one checks the others again.
+#: Seconds to wait for the lock of a board before the processes are checked again.
 _WITHIN = 0.5
-#: Seconds that the processes of a job have to report their activity, once one of them was killed.
+#: Seconds in which the other processes of a job may report their activity after one was killed.
 _REST = 3.0
 _ERRORS = 2  # standard error: jobs' output is not this process's output
 _STOPS = (signal.SIGTERM, signal.SIGHUP)
@@ -62,10 +62,10 @@ def replay_in_processes(plan_path: str | os.PathLike[str], options: SharedOption
                         beside: Callable[[Sequence[JobWorker], Path], None] | None = None) -> SharedRun:
     """Run the jobs of the plan in ``plan_path``, each in its own processes on this machine, until all have ended.
 
-    A job with a process that ends early, however, is over on all its ranks; the others go on, with the same losses.
+    If a process ends early for any reason, its job ends on all ranks; the other jobs continue, with the same losses.
     ``beside`` is called with the running processes and the folder of their turns. Raises
-    :class:`~weft.runtime.replay.options.ReplayError` or :class:`~weft.solver.io.entries.FormatError` for a mistake of
-    the user.
+    :class:`~weft.runtime.replay.options.ReplayError` or :class:`~weft.solver.io.entries.FormatError` for invalid
+    input.
     """
     name = os.fspath(plan_path)
     if "RANK" in os.environ:
@@ -78,10 +78,10 @@ def replay_in_processes(plan_path: str | os.PathLike[str], options: SharedOption
             if beside is not None:
                 beside(workers, folder)
             ends = _wait(plan, jobs, workers, folder, options.timeout)
-        told = tuple(_told(job, folder, [(worker, ends[worker.job, worker.number]) for worker in workers
-                                         if worker.job == job.name]) for job in jobs)
-    return SharedRun(told, max(run.seconds for run in told),
-                     predicted_seconds(plan, jobs, told, scale_of(plan, options)))
+        runs = tuple(_result(job, folder, [(worker, ends[worker.job, worker.number]) for worker in workers
+                                           if worker.job == job.name]) for job in jobs)
+    return SharedRun(runs, max(run.seconds for run in runs),
+                     predicted_seconds(plan, jobs, runs, scale_of(plan, options)))
 
 
 @contextmanager
@@ -110,8 +110,8 @@ def _stop(number: int) -> NoReturn:
 
 def _wait(plan: Plan, jobs: tuple[JobPlan, ...], workers: Sequence[JobWorker], folder: Path, timeout: float
           ) -> Mapping[tuple[str, int], tuple[float, int]]:
-    """When each process ended, and with which code. Its turns are released: it may have ended before it registered. One
-    that is stopped for half of ``timeout`` is killed, before others that wait for its turns give up."""
+    """The time and the exit code of each process's end. Its turns are released here, as it may have ended before it
+    registered. A process suspended for half of ``timeout`` is killed before others that wait for its turns time out."""
     ends: dict[tuple[str, int], tuple[float, int]] = {}
     stopped: dict[JobWorker, float] = {}
     while len(ends) < len(workers):
@@ -133,8 +133,8 @@ def _wait(plan: Plan, jobs: tuple[JobPlan, ...], workers: Sequence[JobWorker], f
 
 
 def _end_rest(workers: Sequence[JobWorker], ends: Mapping[tuple[str, int], tuple[float, int]], timeout: float) -> None:
-    """Kill the other processes of jobs of which one was killed, if they have not ended by themselves: they would wait
-    for the dead one up to their own timeout, and other jobs for their turns as long."""
+    """Kill the remaining processes of jobs with a killed process after a grace period. Otherwise they would wait for it
+    up to their timeout, and other jobs for their turns."""
     killed: dict[str, float] = {}
     for (job, _), (when, code) in ends.items():
         if code < 0:
@@ -146,8 +146,8 @@ def _end_rest(workers: Sequence[JobWorker], ends: Mapping[tuple[str, int], tuple
 
 
 def _end_stopped(worker: JobWorker, stopped: dict[JobWorker, float], patience: float) -> None:
-    """Report that ``worker`` is stopped (SIGSTOP), and kill it after ``patience`` seconds. ``stopped``: since when each
-    one is. Where the system does not tell, the waiting processes report whom they wait for."""
+    """Report that ``worker`` is suspended (SIGSTOP), and kill it after ``patience`` seconds. ``stopped``: the time of
+    each suspension. On systems without ``waitid``, the waiting processes report whom they wait for."""
     if sys.platform == "win32" or not hasattr(os, "waitid") or worker.process.returncode is not None:
         return
     try:
@@ -167,14 +167,14 @@ def _end_stopped(worker: JobWorker, stopped: dict[JobWorker, float], patience: f
         worker.process.kill()
 
 
-def _told(job: JobPlan, folder: Path, ends: Sequence[tuple[JobWorker, tuple[float, int]]]) -> JobRun:
-    """The result of ``job``: from its first process if available, else from the losses that each had written."""
+def _result(job: JobPlan, folder: Path, ends: Sequence[tuple[JobWorker, tuple[float, int]]]) -> JobRun:
+    """The result of ``job``: from its first process if available, otherwise from the losses that each process wrote."""
     result = result_path(folder, job.name)
     if result.exists():
         entry = json.loads(result.read_text())
         return JobRun(**{**entry, "losses": tuple(entry["losses"])})
     bad = sorted((when, worker.rank, code) for worker, (when, code) in ends if code)
-    # All processes of a job end with the first one; an external signal is the reason that the others have not.
+    # All processes of a job end with the first one, so an external signal is the cause.
     _, rank, code = next((end for end in bad if end[2] < 0), bad[0] if bad else (0.0, job.ranks[0], 1))
     fault = f"rank {rank} was ended by {_signal(-code)}" if code < 0 else f"rank {rank} ended with exit code {code}"
     rows = [_losses(losses_path(folder, job.name, number)) for number in range(len(job.ranks))]

@@ -1,11 +1,7 @@
-"""Running a job of a plan: what ``weft replay plan.json --job a --turns FOLDER --stages a=...`` does on each rank.
+"""Runs one job of a plan on a rank: ``weft replay plan.json --job a --turns FOLDER --stages a=...``.
 
-A job has its own processes, one for each of its ranks, and takes turns with those of other jobs through a folder of the
-machine; so it may be killed without ending the others.
-
-A job of a plan runs on one rank in its own process, in turns with other jobs' processes, until it has ended.
-
-The results of jobs that were run beside each other.
+A job has its own processes, one per rank, and takes turns with those of other jobs through a folder of the machine; so
+it may be killed without ending the others. Also the results of jobs.
 """
 
 from __future__ import annotations
@@ -29,26 +25,26 @@ from weft.runtime.share.stages_plan import JobPlan, job_plans, orders_of
 from weft.runtime.share.stages_runner import DataParallelRunner, StagesRunner
 from weft.runtime.share.turns import FileBoard, Turns, cells_of
 
-#: Seconds that a job waits for another's processes at least: they first import torch and build a model.
+#: The least seconds that a job waits for another job's processes, which first import torch and build a model.
 PATIENCE = 120.0
 
 
 @dataclass(frozen=True)
 class SharedOptions(TogetherOptions):
-    """How the jobs of a plan are run; the same on all ranks.
+    """The options of a run of jobs; the same on all ranks.
 
     ``stages``: for each job ``"module:function"`` or ``"file.py:function"``, as in
-    :class:`~weft.runtime.replay.options.ReplayOptions` for one training; each function gets its job's own plan and
-    session: for a data parallel job one rank with a replica on each process, for any other its ranks. ``timeout``:
-    seconds for one block or one wait. With ``stretched`` a block takes its planned time at least, times ``time_scale``.
-    ``stop_folder``: a file of a job's name there ends the job.
+    :class:`~weft.runtime.replay.options.ReplayOptions`; each function gets the job's own plan and session: for a data
+    parallel job one rank with a replica on each process, for any other job its ranks. ``timeout``: seconds for one
+    block or one wait. ``stretched``: a block takes at least its planned time, times ``time_scale``. ``stop_folder``: a
+    file there with the name of a job ends the job.
 
-    ``job`` names this process's job; ``turns`` is a folder that the processes of all jobs on this machine share, new
-    for each run. A job is saved in a folder of its name in ``checkpoint`` after every ``checkpoint_every`` batches and
-    after the last, and resumes from there with ``resume``, like a single training. Each rank writes its loss of each
-    batch into the folder of turns, the first one the result of all.
+    ``job``: the name of this process's job. ``turns``: a folder that the processes of all jobs on this machine share,
+    new for each run; each rank writes its losses there, and the first rank of a job its result. A job is saved in a
+    folder of its name in ``checkpoint`` after every ``checkpoint_every`` batches and after the last, and resumes from
+    there with ``resume``.
 
-    ``allow_unsplit`` and ``allow_other_model`` mean the same as there.
+    ``allow_unsplit`` and ``allow_other_model`` as in :class:`~weft.runtime.replay.options.ReplayOptions`.
     """
 
     stages: Mapping[str, str]
@@ -59,10 +55,10 @@ class SharedOptions(TogetherOptions):
 
 
 def replay_job(plan_path: str | os.PathLike[str], options: SharedOptions) -> SharedRun | None:
-    """Run one job, ``options.job``, as one of its own processes; the first of them returns the result.
+    """Run this process's rank of the job ``options.job``; the job's first process returns the result.
 
     Raises :class:`~weft.runtime.replay.options.ReplayError` or :class:`~weft.solver.io.entries.FormatError` on rank 0
-    for a mistake of the user; the other ranks then exit with 2 and print nothing.
+    for invalid input; the other ranks then exit with code 2 and print nothing.
     """
     plan, job = on_rank_0(lambda: _with_ranks(os.fspath(plan_path), options))
 
@@ -74,7 +70,7 @@ def replay_job(plan_path: str | os.PathLike[str], options: SharedOptions) -> Sha
     saving = _folder(options.checkpoint)
     checkpoints = None if saving is None else Checkpoints(saving / job.name, options.checkpoint_every, options.resume)
     folder, stopping = Path(options.turns or ""), _folder(options.stop_folder)
-    tell = _told_in(folder, job.name, number)
+    tell = _loss_writer(folder, job.name, number)
     with join(options.timeout, replicas=job.replicas) as session, taking_turns(
             plan, job, number, folder, options.timeout) as turns:
         found = run_job(job, session, _factory(options.stages[job.name]), turns, RunOptions(
@@ -82,26 +78,26 @@ def replay_job(plan_path: str | os.PathLike[str], options: SharedOptions) -> Sha
             None if stopping is None else stopping / job.name, checkpoints, tell))
     if found is not None:
         result = result_path(folder, job.name)
-        partial = result.with_suffix(".partial")  # a process killed while writing has written nothing
+        partial = result.with_suffix(".partial")  # so that a killed process leaves no partial result
         partial.write_text(json.dumps(asdict(found.jobs[0])))
         partial.replace(result)
     return found
 
 
 def turns_of(plan: Plan, jobs: tuple[JobPlan, ...], rank: int, folder: Path, patience: float, *,
-             told_after: float = math.inf, within: float = math.inf) -> tuple[Turns, FileBoard]:
-    """The turns of ``rank`` on the board in ``folder``, whose waits are those of
-    :class:`~weft.runtime.share.turns.FileBoard`. Raises ``ValueError`` where it is of another plan."""
+             report_after: float = math.inf, within: float = math.inf) -> tuple[Turns, FileBoard]:
+    """The turns of ``rank`` on the board in ``folder``; other arguments as of
+    :class:`~weft.runtime.share.turns.FileBoard`. Raises ``ValueError`` for a board of another plan."""
     orders = orders_of(plan, rank)
     counts = {job.name: job.batches * job.size for job in jobs}
     board = FileBoard(folder / f"rank{rank}.turns", cells_of(orders, list(counts)), plan.digest, list(counts), patience,
-                      told_after=told_after, within=within)
+                      report_after=report_after, within=within)
     return Turns(orders, counts, board), board
 
 
 @contextmanager
 def taking_turns(plan: Plan, job: JobPlan, number: int, folder: Path, timeout: float) -> Iterator[Turns]:
-    """The turns of process ``number`` of ``job`` on the board in ``folder``, which it joins and leaves.
+    """Inside, process ``number`` of ``job`` is registered on the board in ``folder``; yields its turns.
 
     Raises :class:`~weft.runtime.ranks.session.SessionError` for a folder of another run.
     """
@@ -109,7 +105,7 @@ def taking_turns(plan: Plan, job: JobPlan, number: int, folder: Path, timeout: f
 
     jobs = job_plans(plan)
     try:
-        turns, board = turns_of(plan, jobs, job.ranks[number], folder, max(timeout, PATIENCE), told_after=timeout)
+        turns, board = turns_of(plan, jobs, job.ranks[number], folder, max(timeout, PATIENCE), report_after=timeout)
         board.hold([other.name for other in jobs].index(job.name))
         if not turns.come(job.name):
             raise ValueError(f"{folder}: the job {job.name} was there before, or came so late that the others went on "
@@ -131,8 +127,9 @@ def losses_path(folder: Path, job: str, number: int) -> Path:
     return folder / f"{quote(job, safe='')}.{number}.losses"
 
 
-def _told_in(folder: Path, job: str, number: int) -> Callable[[int, float], None]:
-    """A function that appends each batch's loss on this rank to ``folder``, so that a killed job's losses remain."""
+def _loss_writer(folder: Path, job: str, number: int) -> Callable[[int, float], None]:
+    """A function that appends each batch's loss on this rank to a file in ``folder``, so that losses of a killed job
+    remain."""
     path = losses_path(folder, job, number)
 
     def tell(batch: int, loss: float) -> None:
@@ -150,7 +147,7 @@ def _factory(stages: str) -> Factory:
 
 
 def scale_of(plan: Plan, options: SharedOptions) -> float:
-    """The least length of a time unit of ``plan`` in seconds; 0 where blocks take their own time."""
+    """The least length of the time unit of ``plan`` in seconds; 0 if blocks take their own time."""
     return options.time_scale * (seconds_in_unit(plan) or 1.0) if options.stretched else 0.0
 
 
@@ -159,7 +156,7 @@ def _folder(path: str | os.PathLike[str] | None) -> Path | None:
 
 
 def _with_ranks(name: str, options: SharedOptions) -> tuple[Plan, JobPlan]:
-    """The plan and the requested job, after every check of the call that needs no other rank."""
+    """The plan and the requested job, after all checks that need no other rank."""
     plan, jobs = checked_shared(name, options)
     job = next(job for job in jobs if job.name == options.job)
     stages = [part for named, own in options.stages.items() for part in ("--stages", f"{named}={own}")]
@@ -169,7 +166,7 @@ def _with_ranks(name: str, options: SharedOptions) -> tuple[Plan, JobPlan]:
 
 
 def checked_shared(name: str, options: SharedOptions) -> tuple[Plan, tuple[JobPlan, ...]]:
-    """The plan in the file ``name`` and its jobs, after every check that does not concern processes."""
+    """The plan in the file ``name`` and its jobs, after all checks that do not depend on processes."""
     options.require_numbers()
     if options.time_scale != 1.0 and not options.stretched:
         raise ReplayError("--time-scale is of planned times: with stages of jobs it needs --stretched")
@@ -205,8 +202,8 @@ Factory = Callable[[Plan, Session], Training]
 
 @dataclass(frozen=True)
 class _Part:
-    """A rank's report on a job: its losses, when and why it ended early, its number of batches in all and from a
-    checkpoint, when it ended, and whether there are losses at all."""
+    """A rank's report on a job: its losses, the time and reason of an early end, the number of batches in all and from
+    a checkpoint, the time of its end, and whether the rank has losses."""
 
     losses: Sequence[float]
     fault: tuple[float, str] | None
@@ -217,8 +214,8 @@ class _Part:
 
 
 def run_job(job: JobPlan, session: Session, factory: Factory, turns: Turns, options: RunOptions) -> SharedRun | None:
-    """Run ``job`` for the batches of its training, which ``factory`` makes, in the processes of ``session``, among
-    other jobs that take ``turns`` beside it; the result is on process 0.
+    """Run the training of ``job``, which ``factory`` makes, in the processes of ``session``, taking ``turns`` with
+    other jobs; the result is returned on process 0.
 
     Raises :class:`~weft.runtime.ranks.session.SessionError` for a plan that cannot be run and for stages other than the
     job's.
@@ -234,12 +231,12 @@ def run_job(job: JobPlan, session: Session, factory: Factory, turns: Turns, opti
     if runner.broken is not None:
         raise runner.broken
     runner.close()
-    spent = max(0.0, session.now() - begun)  # it may be over before the common start
+    spent = max(0.0, session.now() - begun)  # the job may end before the common start
     found = session.gather((_Part(runner.losses, runner.fault, runner.training.steps, runner.first, runner.ended_at,
                                   runner.has_losses), spent))
     if found is None:
         return None
-    return SharedRun((_told(job, [part for part, _ in found], begun),), max(seconds for _, seconds in found), None)
+    return SharedRun((_result(job, [part for part, _ in found], begun),), max(seconds for _, seconds in found), None)
 
 
 def _runner(job: JobPlan, session: Session, factory: Factory, turns: Turns, options: RunOptions) -> JobRunner:
@@ -252,7 +249,7 @@ def _runner(job: JobPlan, session: Session, factory: Factory, turns: Turns, opti
     return kind(job, session, factory(job.plan, session), turns, held, options)
 
 
-def _told(job: JobPlan, parts: Sequence[_Part], begun: float) -> JobRun:
+def _result(job: JobPlan, parts: Sequence[_Part], begun: float) -> JobRun:
     """The result of ``job``, from its ranks' reports."""
     faults = sorted((when, f"{why} (rank {rank})") for rank, part in zip(job.ranks, parts, strict=True)
                     if part.fault is not None for when, why in [part.fault])
@@ -266,8 +263,9 @@ def _told(job: JobPlan, parts: Sequence[_Part], begun: float) -> JobRun:
 
 @dataclass(frozen=True)
 class JobRun:
-    """The result of a job: ``steps`` batches that it ran, after ``first`` of a checkpoint, and the mean loss of each
-    (none in inference); ``fault``: why it ended early, ``None`` if it did not; ``seconds`` until its end."""
+    """The result of a job. ``steps``: the number of batches that it ran, after the ``first`` ones of a checkpoint.
+    ``losses``: the mean loss of each (empty in inference). ``fault``: the reason of an early end, or ``None``.
+    ``seconds``: until its end."""
 
     name: str
     losses: tuple[float, ...]
@@ -279,8 +277,8 @@ class JobRun:
 
 @dataclass(frozen=True)
 class SharedRun:
-    """The results of all jobs: ``seconds`` from the common start to the end of the last; ``predicted``: the plan's time
-    for as many rounds, ``None`` where it predicts none."""
+    """The results of all jobs. ``seconds``: from the common start to the last end. ``predicted``: the plan's time in
+    seconds, or ``None``; see :func:`predicted_seconds`."""
 
     jobs: tuple[JobRun, ...]
     seconds: float
@@ -300,8 +298,8 @@ class SharedRun:
 
 def predicted_seconds(plan: Plan, jobs: Sequence[JobPlan], runs: Sequence[JobRun], seconds_per_unit: float
                       ) -> float | None:
-    """The plan's time for the batches of ``runs``, with time units of this length; ``None`` where that is 0, or not all
-    jobs ran to their ends."""
+    """The plan's time in seconds for the batches of ``runs``; ``None`` if ``seconds_per_unit`` is 0 or a job ended
+    early."""
     steps = {run.name: run.steps for run in runs if run.fault is None}
     if not seconds_per_unit or len(steps) < len(jobs):
         return None

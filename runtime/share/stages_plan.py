@@ -1,22 +1,16 @@
-"""A job of stages among others, as a plan of its own: a pipeline that trains or infers, a tensor-parallel group.
+"""The jobs of a plan as plans of their own, and the common order of their blocks.
 
-Its blocks are those of the plan with jobs, in the same order on every rank, at the same times. Its micro-batches in one
-lap are one batch: the optimizer steps between laps, and nothing of the next lap begins before.
+:func:`job_plans` determines the kind of each job. A job with blocks on lanes alone sums gradients there and is trained
+*data parallel*: a plan of one rank, with a replica on each of its ranks. Any other job is a graph of *stages*: a
+pipeline that trains or infers, or a tensor-parallel group.
 
-:func:`job_plans` determines in which of the two ways each job of a plan runs.
+A job of stages has the blocks of the plan with jobs, in the same order on every rank, at the same times. Its
+micro-batches in one lap are one batch: the optimizer steps between laps, and nothing of the next lap starts before.
 
-A data parallel job among others, as a plan of one rank with a replica on each of its ranks.
-
-Each of its blocks that computes is on all its GPUs, and sums of gradients are on their lanes (as
-:mod:`weft.models.share.data_parallel` makes them); each sum of the plan with jobs runs those REDUCEs of the job's own
-plan that come behind the backwards it waits for. A block of kind ``other`` before the forwards is the passes of all
-micro-batches of a step but the last, whose gradients are accumulated before anything is summed.
-
-A plan with jobs, taken apart: what each job runs on its ranks by itself, and its place in the common order.
-
-A job with blocks on lanes alone sums gradients there and is trained *data parallel*: a plan of one rank, in a replica
-on each of its ranks. Any other is a graph of *stages*: its own blocks, in the plan's order, all micro-batches of one
-lap of the plan being one batch.
+Each computing block of a data parallel job is on all its GPUs, and sums of gradients are on their lanes (as
+:mod:`weft.models.share.data_parallel` makes them). Each sum runs the REDUCEs of the job's own plan that follow the
+backwards it waits for. A block of kind ``other`` before the forwards represents the passes of all micro-batches of a
+step except the last, whose gradients are accumulated before anything is summed.
 """
 
 from __future__ import annotations
@@ -34,7 +28,7 @@ from weft.solver.schedule import Operation, Schedule
 
 
 def stages_plan(plan: Plan, rounds: Rounds, job: str, blocks: Sequence[Block]) -> JobPlan:
-    """The stages of ``blocks`` of ``job``, on the ranks that run any of them.
+    """The plan of a job of stages: ``blocks`` of ``job``, on the ranks that run any of them.
 
     Raises :class:`~weft.runtime.plan.program.ProgramError` for blocks that are not stages.
     """
@@ -58,7 +52,7 @@ def stages_plan(plan: Plan, rounds: Rounds, job: str, blocks: Sequence[Block]) -
 
 
 def _alone(plan: Plan, rounds: Rounds, job: str, blocks: Sequence[Block]) -> Problem:
-    """The job's blocks as a problem, on the devices that it uses."""
+    """The job's blocks as a problem, with the devices that they use."""
     used = sorted({device for block in blocks for device in block.devices})
     place = {device: number for number, device in enumerate(used)}
     devices = plan.problem.devices
@@ -77,10 +71,10 @@ def _alone(plan: Plan, rounds: Rounds, job: str, blocks: Sequence[Block]) -> Pro
 
 
 def job_plans(plan: Plan) -> tuple[JobPlan, ...]:
-    """The jobs of ``plan``, each as a training or inference of its own.
+    """The plan of each job of ``plan``.
 
     Raises :class:`~weft.runtime.plan.program.ProgramError` for a plan without several jobs, and for a job that can be
-    emulated among others but not run, with the block that prevents it.
+    emulated but not run, with the block that prevents it.
     """
     rounds = plan.rounds
     if rounds is None or len(rounds.origin.jobs) < 2:
@@ -95,7 +89,7 @@ def job_plans(plan: Plan) -> tuple[JobPlan, ...]:
 
 
 def data_parallel_plan(plan: Plan, rounds: Rounds, job: str, blocks: Sequence[Block]) -> JobPlan:
-    """The training of ``job``, a step of which is ``blocks``, by itself.
+    """The plan of a data parallel job, whose step consists of ``blocks``.
 
     Raises :class:`~weft.runtime.plan.program.ProgramError` for blocks that are not such a training.
     """
@@ -124,7 +118,8 @@ def data_parallel_plan(plan: Plan, rounds: Rounds, job: str, blocks: Sequence[Bl
 
 
 def _computes(plan: Plan, job: str, block: Block, ranks: Sequence[int]) -> bool:
-    """Whether the block computes on all ``ranks`` of the job; False for one on a lane of each alone."""
+    """Whether the block is on all GPUs of the job's ``ranks``; False if it is on a lane of each. Raises
+    :class:`~weft.runtime.plan.program.ProgramError` for any other block."""
     devices = plan.problem.devices
     gpus = [d for d in block.devices if devices[d].lane_of is None]
     if len(_ranks(plan, block)) < len(ranks) or (gpus and len(gpus) < len(block.devices)):
@@ -149,9 +144,9 @@ def _require_nothing_behind_sums(job: str, computing: Sequence[Block], names: se
 
 
 def _accumulating(plan: Plan, job: str, computing: Sequence[Block]) -> tuple[Block | None, int]:
-    """The block for all micro-batches of a step but the last, and the number of micro-batches including the last."""
-    told: Any = plan.solver.get("share")
-    jobs = told.get("jobs", ()) if isinstance(told, Mapping) else ()
+    """The block of all micro-batches of a step except the last (or ``None``), and the number of micro-batches."""
+    share: Any = plan.solver.get("share")
+    jobs = share.get("jobs", ()) if isinstance(share, Mapping) else ()
     count = next((entry.get("micro_batches", 1) for entry in jobs if entry.get("name") == job), 1)
     others = [block for block in computing if block.kind == BlockKind.OTHER
               and not any(wait.distance == 0 for wait in block.after)]
@@ -161,7 +156,7 @@ def _accumulating(plan: Plan, job: str, computing: Sequence[Block]) -> tuple[Blo
 
 
 def _alone_plan(plan: Plan, rounds: Rounds, job: str, passing: Sequence[Block], count: int) -> Plan:
-    """A step of ``count`` micro-batches on one device, one after another, each in the order of the plan."""
+    """The plan of a step on one device: ``count`` micro-batches in sequence, each in the order of the plan."""
     names = {block.name for block in passing}
     blocks = []
     for block in passing:
@@ -185,7 +180,7 @@ def _alone_plan(plan: Plan, rounds: Rounds, job: str, passing: Sequence[Block], 
 
 
 def _order(plan: Plan, job: str, names: Sequence[str]) -> list[str]:
-    """``names`` in the order of every step, on every rank that has them."""
+    """``names`` in their order, which must be the same in every step and on every rank."""
     wanted: set[str] = set(names)
     found: list[str] | None = None
     for rank in range(len(plan.program.ranks)):
@@ -202,7 +197,7 @@ def _order(plan: Plan, job: str, names: Sequence[str]) -> list[str]:
 
 
 def _before(blocks: Sequence[Block]) -> dict[str, set[str]]:
-    """Per block, the blocks of the same step that end before it starts."""
+    """For each block, the blocks of the same step that end before it starts."""
     graph: nx.DiGraph[str] = nx.DiGraph()
     graph.add_nodes_from(block.name for block in blocks)
     graph.add_edges_from((wait.block, block.name) for block in blocks for wait in block.after if wait.distance == 0)
@@ -215,7 +210,7 @@ Key = tuple[str, str, int]
 
 @dataclass(frozen=True)
 class Sum:
-    """A block ``name`` that sums gradients: behind ``needs``, the blocks that compute before it."""
+    """A block ``name`` that sums gradients. ``needs``: the computing blocks before it."""
 
     name: str
     needs: frozenset[str]
@@ -223,11 +218,11 @@ class Sum:
 
 @dataclass(frozen=True)
 class JobPlan:
-    """A job's part: ``plan`` is one batch of it, in ``replicas`` copies on ``ranks`` of the plan with jobs.
+    """A job's own plan: ``plan`` is one batch, in ``replicas`` copies on ``ranks`` of the plan with jobs.
 
-    ``blocks``: each pass's name in the plan with jobs, and its micro-batch of a batch; ``opens`` and ``closes`` are the
-    passes with which a block begins and ends there. ``sums``: in their order in a batch. A lap of the plan with jobs
-    has ``batches`` of it, of ``size`` micro-batches as that plan counts. ``durations``: of its blocks by name, in the
+    ``blocks``: for each pass, its block in the plan with jobs, and its micro-batch within a batch. ``opens`` and
+    ``closes``: the first and the last passes of these blocks. ``sums``: in their order in a batch. ``batches``: in a
+    lap of the plan with jobs, each of ``size`` micro-batches of that plan. ``durations``: of blocks by name, in the
     plan's time unit.
     """
 
@@ -245,7 +240,7 @@ class JobPlan:
 
     @property
     def data_parallel(self) -> bool:
-        """Whether each of its ranks has the whole job, and gradients are summed in separate blocks."""
+        """Whether each rank has a replica of the job, and separate blocks sum gradients."""
         return bool(self.sums)
 
     @property
@@ -255,7 +250,7 @@ class JobPlan:
         return graph is not None and graph.has_backward
 
     def reduces(self, plan: Plan) -> dict[str, list[Reduce]]:
-        """By name of a sum, the REDUCEs of ``plan`` (this job's, with its parameters known) that it runs.
+        """The REDUCEs of ``plan`` (this job's, with its parameters known) that each sum runs, by its name.
 
         Raises :class:`~weft.runtime.plan.program.ProgramError` for gradients that no block sums.
         """
@@ -280,7 +275,7 @@ def durations_of(blocks: Sequence[Block]) -> dict[str, float]:
 
 
 def orders_of(plan: Plan, rank: int) -> dict[int, list[Key]]:
-    """Per device and lane of ``rank``, its blocks in the common order."""
+    """The blocks of each device and lane of ``rank``, in the common order."""
     found: dict[int, list[Key]] = {}
     for work, key in keys_of(plan, rank):
         for device in plan.vocabulary.ranks.held(rank, plan.vocabulary.known(work)[0]):

@@ -1,18 +1,17 @@
-"""A job of stages among others: a pipeline in which every pass waits for its turn.
+"""The runners of a job on shared ranks: a pipeline whose passes wait for their turns, and a data parallel job.
 
-Between two batches all ranks report whether the job is healthy. A rank with a fault goes on to the end of the batch
-with empty work: it computes nothing, and sends zeros in place of results. So all messages of the batch come, over any
-transport, and no rank waits for one in vain; no such batch counts, and no optimizer steps.
+*Stages.* Between two batches all ranks exchange whether the job has failed. A rank with an error continues to the end
+of the batch without computing, and sends zeros in place of results. So all messages of the batch arrive, over any
+transport; such a batch does not count, and no optimizer steps.
 
-No rank waits in a circle. The lists of all jobs, the turns among them, are parts of one global order, that of the ends
-in the plan (:mod:`weft.runtime.plan.lowering`): a SEND and its RECV are at the end of the work whose result they carry.
-So whatever an instruction waits for, a turn, a message, or a RECV on another rank that a SEND has to meet, comes before
-it there.
+There is no deadlock: the lists of all jobs and the turns are parts of one global order, that of the ends in the plan
+(:mod:`weft.runtime.plan.lowering`), where a SEND and its RECV have the end of the work whose result they carry.
+Everything that an instruction waits for (a turn, a message, the matching RECV of a SEND) comes earlier in that order.
 
-Gradients of tied parameters are summed behind the last pass of the batch, not between passes: ranks wait for each other
-there, and other jobs' work that the plan has before the next batch does not wait for them.
+Gradients of tied parameters are summed after the last pass of the batch, not between passes: ranks wait for each other
+there, without delaying other jobs' work that the plan has before the next batch.
 
-A data parallel job among others: one thread that computes and one that sums, each in its turn.
+*Data parallel.* One thread computes and one sums, each in its turn.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class StagesRunner(JobRunner):
         return (threading.Thread(target=self.compute, daemon=True, name=f"weft stages of {self.job.name}"),)
 
     def guard(self, work: Callable[[], None]) -> None:
-        """Run ``work``; its errors are faults of the job on this rank, whose turns are then over here."""
+        """Run ``work`` unless the job has failed here; an error of it ends the job's turns on this rank."""
         if self.fault is not None:
             return
         try:
@@ -79,7 +78,7 @@ class StagesRunner(JobRunner):
             self.add(loss)
         if not self.may_save(self.fault is None, self.step, self.session.members):
             return False
-        if self.fault is None:  # a fault on this rank is known to all before the next batch counts
+        if self.fault is None:  # otherwise all ranks learn of the error before the next batch counts
             self.save(self.step)
         return True
 
@@ -87,14 +86,14 @@ class StagesRunner(JobRunner):
         self.trainer.end(self.session, self.training, self.step)
 
     def _safe(self, call: Callable[[int], None]) -> Callable[[int], None]:
-        """``call``, whose faults do not keep this rank from the following collectives."""
+        """``call``, with errors recorded, so that this rank reaches the following collectives."""
         def safe(step: int) -> None:
             self.guard(lambda: call(step))
         return safe
 
 
 class _Guarded(WorkerInTurn):
-    """Passes in their turns; empty work once this rank has a fault."""
+    """Passes in their turns; without computation once this rank has an error."""
 
     runner: StagesRunner
 
@@ -125,7 +124,7 @@ class _Guarded(WorkerInTurn):
         def task(results: Mapping[Work, Parcel]) -> Parcel:
             found: dict[str, torch.Tensor] = {}
             runner.guard(lambda: found.update(run(results)))
-            if several and runner.fault is not None:  # the others may wait in a collective of the stage itself
+            if several and runner.fault is not None:  # other ranks may wait in a collective of the stage
                 runner.session.watch.give_up(f"job {runner.job.name}: {runner.fault[1]}, in a stage on several ranks")
             return found
 
@@ -133,8 +132,8 @@ class _Guarded(WorkerInTurn):
 
 
 class DataParallelRunner(JobRunner):
-    """See :class:`~weft.runtime.share.job_runner.JobRunner`. Before each sum all ranks report whether the job is
-    healthy."""
+    """See :class:`~weft.runtime.share.job_runner.JobRunner`. Before each sum all ranks exchange whether the job has
+    failed."""
 
     def __init__(self, job: JobPlan, session: Session, training: Training, turns: Turns,
                  held: Mapping[str, Sequence[int]], options: RunOptions) -> None:
@@ -154,7 +153,7 @@ class DataParallelRunner(JobRunner):
                      for what, target in (("computation", self.compute), ("sums", self._sum)))
 
     def done(self, name: str, number: int) -> None:
-        """The block ``name`` on ``number`` of this run is done: its waiters may go on."""
+        """Record that the block ``name`` on ``number`` of this run is complete, and wake its waiters."""
         with self._changed:
             self._done.add((name, number))
             self._changed.notify_all()
@@ -170,16 +169,16 @@ class DataParallelRunner(JobRunner):
         return True
 
     def give_up(self, error: BaseException) -> None:
-        """Without its connections this process cannot go on; any other error is reported to the other ranks before the
-        next sum."""
+        """Record the error, which is reported to the other ranks before the next sum; a lost connection ends this
+        process."""
         if isinstance(error, ConnectionError):
             self.broken = error
         self.fail(error)
         self.turns.end(self.job.name, self.computing)
 
     def _finish(self) -> None:
-        """End the batch. If it is to be saved and a rank cannot end it, the job is over on all of them: then no rank is
-        left before a sum, or in the saving."""
+        """End the batch. If it is to be saved and a rank fails, the job ends on all ranks, so that none is left waiting
+        before a sum or in the collective of saving."""
         error: Exception | None = None
         try:
             self.trainer.end(self.session, self.training, self.step)
@@ -228,12 +227,12 @@ class DataParallelRunner(JobRunner):
         self.trainer.gradients.finish()
 
     def _await(self, keys: Sequence[tuple[str, int]], *, or_fault: bool = False) -> None:
-        """Wait until all of ``keys`` are done, or with ``or_fault`` until this rank has a fault. Raises
+        """Wait until all of ``keys`` are complete, or with ``or_fault`` until this rank has an error. Raises
         :class:`~weft.runtime.share.turns.JobOver` once the job is over on all ranks."""
         self.session.watch.rest()
         with self._changed:
             while True:
-                if self._over:  # before a fault: then no rank reaches the next sum
+                if self._over:  # checked before an error of this rank, as no rank reaches the next sum then
                     raise JobOver(self.job.name)
                 if all(key in self._done for key in keys) or (or_fault and self.fault is not None):
                     return

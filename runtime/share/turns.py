@@ -1,12 +1,11 @@
-"""Whose turn it is on each device and lane of a rank: jobs take turns in the order of the plan, lap after lap.
+"""Turns on each device and lane of a rank: jobs take turns in the order of the plan, lap after lap.
 
-All ranks have one order of their common operations, and a rank skips only those of a job that is over there; the rest
-keeps one order. So no rank waits for another in a circle, however jobs end.
+All ranks have the same order of their common operations, and a rank skips only those of a job that has ended there. So
+there is no deadlock, however jobs end.
 
-The state of turns is in one place for all processes that take them, a board: a row of numbers and a lock, in a file
-that each process maps into its memory. Each process also holds an operating system lock on a file of its own, which is
-released when it ends, however it ends: so the others detect a killed process, and never have to guess whose turn was
-lost. A process that is stopped, and has not ended, keeps its turn; its waiters report that.
+The state of turns is on a board that all processes share: an array of numbers and a lock, in a memory-mapped file. Each
+process also holds an operating system lock on a file of its own, which is released at its end for any reason: so other
+processes detect that it was killed. A suspended process keeps its turn; processes that wait for it report that.
 """
 
 from __future__ import annotations
@@ -24,10 +23,9 @@ from pathlib import Path
 
 from weft.runtime.share.stages_plan import Key
 
-#: A job's state on this rank: its process has not come, runs, or has ended.
+#: A job's state on this rank: its process has not registered, runs, or has ended.
 ABSENT, HERE, GONE = 0, 1, 2
-#: Seconds between two polls of a board: the first, the longest, and between two checks whether another process still
-#: runs.
+#: Seconds between two polls of a board (first, longest), and between two checks whether another process still runs.
 _FIRST, _LONGEST, _ALIVE = 5e-5, 1e-3, 0.05
 _HEAD = 32  # bytes before the numbers
 
@@ -36,16 +34,16 @@ class FileBoard:
     """A board for the processes of several ``jobs`` on one rank, in the file ``path``; ``digest`` identifies the plan.
     Its numbers, ``cells``, may be read and changed under :meth:`locked` only.
 
-    A job without a process within ``patience`` seconds counts as gone. A waiter reports on standard error whom it waits
-    for after ``told_after`` seconds without a change, and again after as long. A process that cannot lock the board
-    within ``within`` seconds, because the lock's owner is stopped, gets a ``TimeoutError``.
+    A job without a process within ``patience`` seconds counts as gone. A waiting process reports on standard error whom
+    it waits for, every ``report_after`` seconds without a change. A process that cannot lock the board within
+    ``within`` seconds, because the lock's owner is suspended, gets a ``TimeoutError``.
 
     Raises ``ValueError`` for a file of another plan.
     """
 
     def __init__(self, path: Path, count: int, digest: str, jobs: Sequence[str], patience: float, *,
-                 told_after: float = 60.0, within: float = math.inf) -> None:
-        self.path, self.jobs, self.patience, self.told_after, self.within = path, jobs, patience, told_after, within
+                 report_after: float = 60.0, within: float = math.inf) -> None:
+        self.path, self.jobs, self.patience, self.report_after, self.within = path, jobs, patience, report_after, within
         self._mark = digest.encode()[:_HEAD].ljust(_HEAD)
         self._thread = threading.RLock()  # the file's lock is per process, not per thread
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -65,7 +63,8 @@ class FileBoard:
         self.cells = memoryview(self._memory)[_HEAD:].cast("q")
 
     def hold(self, job: int) -> None:
-        """Register this process as that of ``job``, until it ends. Raises ``ValueError`` if there is one already."""
+        """Register this process as that of ``job``, until it ends. Raises ``ValueError`` if another one is registered.
+        """
         self._own, self._alive = job, os.open(self._alive_path(job), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.lockf(self._alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -89,8 +88,8 @@ class FileBoard:
             yield
 
     def wait(self, blockers: Callable[[], Collection[int]]) -> Collection[int]:
-        """With the board locked: release it until others change it, then lock it again. Returns those of ``blockers``,
-        jobs by number, whose processes have died silently."""
+        """Unlock the locked board until another process changes it, then lock it again. Returns the jobs among
+        ``blockers``, by number, whose processes have ended without leaving."""
         pause, looked, told = _FIRST, time.monotonic(), time.monotonic()
         before = bytes(self.cells)
         while True:
@@ -106,10 +105,10 @@ class FileBoard:
                 looked = time.monotonic()
                 if gone := [job for job in blockers() if self._is_gone(job)]:
                     return gone
-            if time.monotonic() - told > self.told_after:
+            if time.monotonic() - told > self.report_after:
                 told = time.monotonic()
                 whose = " and ".join(self.jobs[job] for job in sorted(blockers()))
-                self._say(f"has waited for {self.told_after:g} s for the turn of job {whose}: its process is at "
+                self._say(f"has waited for {self.report_after:g} s for the turn of job {whose}: its process is at "
                           "something long, stopped, or not there yet")
 
     def _say(self, what: str) -> None:
@@ -144,8 +143,7 @@ class FileBoard:
         return self.path.with_suffix(f".{job}.alive")
 
     def _take(self) -> None:
-        """Lock the file. No process keeps the lock for longer than a moment, unless stopped just then: so polling
-        suffices."""
+        """Lock the file, by polling: a process holds the lock briefly, unless it is suspended then."""
         began, pause = time.monotonic(), _FIRST
         told = began
         while True:
@@ -157,9 +155,9 @@ class FileBoard:
             now = time.monotonic()
             if now - began > self.within:
                 raise TimeoutError(f"{self.path}: a process that holds it does not let go of it")
-            if now - told > self.told_after:
+            if now - told > self.report_after:
                 told = now
-                self._say(f"has waited for {self.told_after:g} s for a process to let go of {self.path}: one is "
+                self._say(f"has waited for {self.report_after:g} s for a process to let go of {self.path}: one is "
                           "stopped")
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST)
@@ -174,7 +172,7 @@ class FileBoard:
 
 
 class JobOver(Exception):
-    """The job's turns are over: it has ended, or failed on some rank."""
+    """The job has no more turns: it has ended, or failed on a rank."""
 
 
 def cells_of(orders: Mapping[int, Sequence[Key]], jobs: Sequence[str]) -> int:
@@ -197,7 +195,7 @@ class Turns:
         self._place = {device: number for number, device in enumerate(self.orders)}
         self._size = len(self.orders)
         self.board = board
-        # A job without blocks on a device counts as over there, for the loop that looks for the next job.
+        # A job without blocks on a device counts as over there, so that the search for the next job skips it.
         self._present = {device: tuple(dict.fromkeys(job for job, _, _ in order))
                          for device, order in self.orders.items()}
 
@@ -216,7 +214,7 @@ class Turns:
                     self._leave(self._names[job])
 
     def give(self, devices: Iterable[int]) -> None:
-        """End the turn on ``devices``: its work is done, or has failed."""
+        """End the turn on ``devices``, after its work is complete or has failed."""
         with self.board.locked():
             for device in devices:
                 place = self._place[device]
@@ -224,8 +222,8 @@ class Turns:
                 self.board.cells[self._size + place] = 0
 
     def end(self, job: str, devices: Iterable[int]) -> None:
-        """The ``job`` takes no more turns on ``devices``; a current turn continues until given back: no other job may
-        begin there before."""
+        """Mark ``job`` as over on ``devices``. A current turn continues until :meth:`give`; no other job may begin
+        there before."""
         with self.board.locked():
             for device in devices:
                 self._set_over(job, device)
@@ -238,7 +236,7 @@ class Turns:
             return first
 
     def leave(self, job: str) -> None:
-        """The process of ``job`` has ended: its turns are over, and current ones are given back."""
+        """Mark the process of ``job`` as ended: it is over everywhere, and its current turns end."""
         with self.board.locked():
             self._leave(job)
 
@@ -271,7 +269,7 @@ class Turns:
         """The jobs that have the turn on one of ``devices``, or are next there."""
         found = set()
         for device in devices:
-            if holder := self._holder(device):  # no job passes over the one with the turn: that one gives it back
+            if holder := self._holder(device):
                 found.add(holder - 1)
             elif (head := self._head(device)) is not None:
                 found.add(self._jobs[head[0]])

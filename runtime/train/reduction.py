@@ -264,14 +264,20 @@ class Reduction:
             yield _Summed(flat, bucket, users)
 
     def _sum_tie(self, tie: Tie, instruction: Reduce) -> None:
-        total = torch.zeros_like(self._gradient(tie.parameters[0]))
-        for parameter in tie.added:
-            total += self._gradient(parameter)
+        added = [p.grad for p in map(self._holder, tie.added) if p.grad is not None and not self._is_unused(p)]
+        local = local_of(gradient := self._gradient(tie.parameters[0]))
+        flat = local.new_full((local.numel() + 1,), float(bool(added)))  # the last: how many ranks added something
+        total = lying_in(flat[:-1], gradient).zero_()
+        for each in added:
+            total += each
         if tie.ranks:
             self.session.doing(f"summing the gradients of tied parameters ({instruction})", tie.ranks)
-            dist.all_reduce(local_of(total), group=self.session.group(tie.ranks))
+            dist.all_reduce(flat, group=self.session.group(tie.ranks))
         for parameter in tie.parameters:
-            self._gradient(parameter).copy_(total)
+            if added or flat[-1]:
+                self._gradient(parameter).copy_(total)
+            elif not self._flat:
+                self._holder(parameter).grad = None
 
     def _holder(self, parameter: nn.Parameter) -> nn.Parameter:
         """The parameter with the gradient of ``parameter``."""

@@ -163,6 +163,7 @@ class _Shell(nn.Module):
 
     whole: list[nn.Parameter]
     shares: list[nn.Parameter]
+    summed: nn.Parameter  # how many copies used each parameter in a step, as this copy's share
 
     def __init__(self, parameters: Sequence[nn.Parameter], mesh: Any) -> None:
         super().__init__()
@@ -171,12 +172,14 @@ class _Shell(nn.Module):
         self.__dict__["whole"] = list(parameters)
         for i, parameter in enumerate(parameters):
             self.register_parameter(str(i), parameter)
+        self.uses = nn.Parameter(parameters[0].new_zeros(mesh.size(), len(parameters)))  # a row for each copy
         torchs: Any = fully_shard(self, mesh=mesh, reshard_after_forward=False)
         torchs.set_gradient_divide_factor(1.0)  # losses already have their share in the mean
         torchs.set_force_sum_reduction_for_comms(True)
-        self.__dict__["shares"] = list(self.parameters())
+        *shares, uses = self.parameters()
+        self.__dict__.update(shares=shares, summed=uses)
         torchs.unshard()
-        for parameter, gathered in zip(parameters, self.parameters(), strict=True):
+        for parameter, gathered in zip((*parameters, uses), self.parameters(), strict=True):
             parameter.data = gathered.detach()  # one memory, which is allocated and released
 
     def gather(self) -> None:
@@ -191,10 +194,16 @@ class _Shell(nn.Module):
 
     def scatter(self) -> None:
         """See :meth:`Sharding.scatter`."""
+        used = [float(parameter.grad is not None) for parameter in self.whole]
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.whole]
         for parameter in self.whole:
             parameter.grad = None
-        self(gradients).backward()
+        self([*gradients, gradients[0].new_tensor(used).expand_as(self.uses)]).backward()
+        if not all(used):  # by none of the copies, it has none
+            assert self.summed.grad is not None
+            for share, count in zip(self.shares, local_of(self.summed.grad)[0].tolist(), strict=True):
+                share.grad = share.grad if count else None
+        self.summed.grad = None
 
     def forward(self, gradients: Sequence[Tensor]) -> Tensor:
         """A number that has ``gradients``."""

@@ -1,7 +1,7 @@
-"""The interfaces that every entry of the transport registry implements.
+"""The interfaces of transports.
 
-A *transport* (:class:`TransportKind`) is a value of ``--transport``: it determines where the stages run and opens one
-rank's :class:`Transport`, which starts every :class:`Transfer` of that rank.
+A :class:`TransportKind` is a value of ``--transport``: it determines where the stages run and opens one rank's
+:class:`Transport`, which starts every :class:`Transfer` of that rank.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Parcel: TypeAlias = "Mapping[str, Tensor]"
 
 
 class TransportError(ValueError):
-    """An unknown transport, or one that cannot carry this: one sentence."""
+    """A transport is unknown, or cannot carry a message; the message is one sentence."""
 
 
 class RunsOn(Enum):
@@ -36,13 +36,13 @@ class RunsOn(Enum):
 
 
 class Transfer(Protocol):
-    """A transfer under way. Keep it until :meth:`wait` returns."""
+    """A pending transfer. Keep it until :meth:`wait` returns."""
 
     def wait(self) -> None:
-        """Block the host until it is over. Raises ``ConnectionError`` if the peer is gone.
+        """Block the host until the transfer is complete. Raises ``ConnectionError`` if the peer has ended.
 
-        On a GPU too the wait is on the host, not only in the stream, so that the watchdog can name the transfer that a
-        hanging program waits for.
+        For a GPU, too, the host waits, not only the stream, so that the watchdog can report the transfer that a hanging
+        program waits for.
         """
 
 
@@ -51,46 +51,44 @@ class Transport(Protocol):
 
     @property
     def sends_at_once(self) -> bool:
-        """Whether every message is written to its receiver when it is sent, if a slot is free: then a result is kept
-        only until one is posted (:func:`~weft.runtime.plan.buffers.waiting_bytes`)."""
+        """Whether a SEND writes to the receiver at once if its slot is posted, so that a result is kept only until then
+        (:func:`~weft.runtime.plan.buffers.waiting_bytes`)."""
 
     @property
     def staging(self) -> Sequence[Tensor]:
-        """The buffers beside the slots that messages have been copied to, as far as allocated."""
+        """The allocated staging buffers."""
 
     def slot(self, landing: Landing) -> Parcel:
-        """The received tensors of ``landing``, in its shapes; the same tensors in every step.
+        """The received tensors of ``landing``: the same tensors in every step.
 
-        Where the plan does not know a length, the mapping is the same in every step, and has the tensors of the last
-        message that was waited for.
+        For an unknown shape only the mapping is the same in every step; it has the tensors of the last message that was
+        waited for.
         """
 
     def receiver(self, landing: Landing) -> Callable[[], Transfer]:
-        """A function that posts one receive a call. Called before the first step. The function raises
-        ``ConnectionError`` if the peer is gone.
+        """A function that posts one receive per call, and raises ``ConnectionError`` if the peer has ended. Called
+        before the first step.
 
-        A message whose shape the plan does not know must be waited for at its RECV at the latest: its SEND may complete
-        only then.
+        A message of unknown shape must be waited for at its RECV at the latest, as its SEND may complete only then.
         """
 
     def sender(self, message: Staging) -> Callable[[Parcel], Transfer]:
-        """A function that starts sending a parcel, which must not change until the transfer is over. Called before the
-        first step. The function raises ``ConnectionError`` if the peer is gone."""
+        """A function that starts sending a parcel, which must not change until the transfer is complete; it raises
+        ``ConnectionError`` if the peer has ended. Called before the first step."""
 
     def close(self) -> None:
-        """Release all buffers and connections. No transfer may be under way."""
+        """Release all buffers and connections. No transfer may be pending."""
 
 
 @dataclass(frozen=True)
 class TransportKind:
     """One value of ``--transport``.
 
-    ``name`` stands before the colon of the option. ``usage`` is the option's syntax, for error messages. ``runs_on``
-    says where the stages run. ``open`` returns this rank's transport, with buffers allocated and ranks connected in
-    pairs: all ranks must call it together, with the parameters, the text after the colon (``None``: no colon); it
-    raises :class:`TransportError` where this transport cannot work. ``takes``: whether parameters are valid.
-    ``posts_early``: whether receives are posted as soon as their buffer is free, rather than at their place in the
-    program.
+    ``name``: the text before the colon of the option. ``usage``: the option's syntax, for error messages. ``runs_on``:
+    where the stages run. ``open``: returns this rank's transport, with buffers allocated and ranks connected; all ranks
+    call it together with the parameters, the text after the colon (``None``: no colon); it raises
+    :class:`TransportError` if this transport cannot be used. ``takes``: whether parameters are valid. ``posts_early``:
+    whether receives are posted as soon as their slot is free, instead of at their RECV.
     """
 
     name: str

@@ -1,15 +1,13 @@
 """Transfers by ``torch.distributed``: gloo from CPU memory, NCCL from GPU memory.
 
-Messages between two ranks arrive in the order in which they were sent, and carry no tag: a checked program starts them
-in the same order on both sides. Otherwise NCCL would hang, and gloo would deliver the wrong tensor. A message of
-several tensors is sent as that many transfers, without a copy that packs them.
+Messages between two ranks arrive in the order of their sends, without tags: a checked program starts them in the same
+order on both sides. (Otherwise NCCL would hang, and gloo would deliver the wrong tensor.) A message of several tensors
+is sent as several transfers, without a packing copy.
 
-Messages of unknown shapes over process groups: the description, then the tensors.
-
-The description takes the place of a message of known shape, in its order. The tensors follow under a tag of their own,
-so that a receive that was posted early, for another message of the same pair, cannot take them. A backend without tags
-(NCCL) has to post the receives of the tensors right after the description, before anything else: there posting such a
-receive waits for the description, at the RECV's place in the program, where every checked program may wait.
+A message of unknown shape is sent as a description, in the order of all messages, followed by its tensors. These have a
+tag, so that an early receive of another message of the same pair cannot take them. A backend without tags (NCCL) must
+post the receives of the tensors right after the description: there, posting such a receive waits for the description,
+at the RECV in the program, where every checked program may wait.
 """
 
 from __future__ import annotations
@@ -92,10 +90,10 @@ class PeerChannel(NamedTuple):
 
 
 class ProcessGroupTransport:
-    """The messages of one rank over the session's process group (gloo) or one group a pair of ranks (NCCL).
+    """The messages of one rank over the session's process group (gloo) or one group per pair of ranks (NCCL).
 
-    A group a pair has a stream of its own, so a waiting receive blocks only its pair; groups are made, and used once,
-    before the first step, in one order on all ranks. ``lent``: the memory of slots that others have allocated.
+    A group per pair has its own stream, so a waiting receive blocks only its pair. Groups are created, and used once,
+    before the first step, in the same order on all ranks. ``lent``: the memory of slots allocated elsewhere.
     """
 
     def __init__(self, session: Session, table: BufferTable, backend: str,
@@ -183,7 +181,7 @@ def _connect(session: Session, backend: str, peers: set[int]) -> dict[int, PeerC
 
 
 def _carried(tensor: Tensor) -> Tensor:
-    """``tensor``, which is contiguous, in a type that every process group carries: other types go as bytes."""
+    """The contiguous ``tensor`` in a dtype that process groups support; other dtypes are sent as bytes."""
     return tensor if tensor.dtype in CARRIED else tensor.view(-1).view(torch.uint8)
 
 

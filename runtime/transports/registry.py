@@ -2,18 +2,18 @@
 
 ``gloo``
     From CPU memory to CPU memory, by sockets between hosts. On one host these are slow: there the sender writes
-    directly into the receiver's memory (:mod:`weft.runtime.transports.near_and_far`), unless ``gloo:sockets`` is given.
+    directly into the receiver's memory (:mod:`weft.runtime.transports.by_host`), unless ``gloo:sockets`` is given.
 ``nccl``
-    From GPU to GPU, one communicator for every pair of ranks. Receives are posted where the program has them: a posted
-    receive of NCCL is a kernel that occupies the GPU until the message has come.
+    From GPU to GPU, one communicator for every pair of ranks. Receives are posted at their RECV, as a posted receive of
+    NCCL is a kernel that occupies the GPU until the message has arrived.
 ``shared``
     One-sided, between processes of one host, through shared memory, or by CUDA IPC: the sender writes into the
     receiver's slot.
 ``symmetric``
-    The same between the GPUs of one host, a GPU a rank, in ``torch.distributed._symmetric_memory``.
+    One-sided, between the GPUs of one host, one per rank, in ``torch.distributed._symmetric_memory``.
 ``emulated:L,B``
-    Shared memory that behaves like a slow link, for tests. A message arrives no earlier than L seconds and its size /
-    (B bytes a second) after it left. Messages from one rank to another follow each other.
+    Shared memory that emulates a slow link, for tests. A message arrives no earlier than L seconds plus its size / (B
+    bytes per second) after its send. Messages from one rank to another are serialised.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def _gloo(session: Session, tables: Sequence[BufferTable], parameters: str | None) -> Transport:
     if parameters == "sockets":
         return _process_groups(session, tables, "gloo")
-    from weft.runtime.transports.near_and_far import by_host
+    from weft.runtime.transports.by_host import by_host
 
     return by_host(session, tables, "gloo")
 

@@ -1,14 +1,12 @@
-"""Messages whose shapes the plan does not know: their descriptions, and the memory where they land.
+"""Descriptions and buffers of messages of unknown shape, and layouts of tensors in buffers.
 
-Such a message is preceded by a *description* of a size that follows from the plan: per tensor its type, its number of
-dimensions, an address, and its first eight lengths. Lengths past the eighth come after it, in separate words, whose
-number the description gives. The receiver then makes room and takes the tensors (Xue et al., *Fast distributed deep
-learning over RDMA*, EuroSys 2019, section 3.2, where the receiver reads them from the sender's memory).
+A message of unknown shape is preceded by a *description*, whose size follows from the plan: for each tensor its dtype,
+number of dimensions, address, and first eight lengths. Further lengths follow in separate words, whose number is in the
+description. The receiver then allocates memory and receives the tensors (Xue et al., *Fast distributed deep learning
+over RDMA*, EuroSys 2019, section 3.2, where the receiver reads them from the sender's memory).
 
-Room is never released: a buffer that is too small is replaced by one of at least twice its size, so that after a few
-messages no more memory is allocated.
-
-Buffers are tensors, too.
+Memory is never released: a buffer that is too small is replaced by one of at least twice its size, so that allocations
+stop after a few messages.
 """
 
 from __future__ import annotations
@@ -99,10 +97,7 @@ def _described(layout: MessageLayout, words: Sequence[int], rest: Iterator[int])
 
 
 class Growing:
-    """Memory for one message at a time, which grows and is kept.
-
-    ``parcel`` is its current content: the last that was given room.
-    """
+    """A growing buffer for one message at a time. ``parcel``: the tensors of the current message."""
 
     def __init__(self, device: torch.device) -> None:
         self.memory = torch.empty(0, dtype=torch.uint8, device=device)
@@ -116,7 +111,7 @@ class Growing:
         return self.memory
 
     def land(self, tensors: Sequence[Described], parcel: dict[str, Tensor]) -> None:
-        """Put room for ``tensors`` into ``parcel``, by name, in place of its content."""
+        """Replace the content of ``parcel`` by memory for ``tensors``, by name."""
         starts, end = [], 0
         for tensor in tensors:
             starts.append(whole(end))
@@ -139,13 +134,13 @@ def whole(size: int) -> int:
 
 
 def can_go_as_it_lies(tensor: Tensor) -> bool:
-    """Whether the bytes of ``tensor`` are its numbers in order: it is contiguous, and not a view that torch conjugates
-    or negates on reading."""
+    """Whether the bytes of ``tensor`` can be sent in place: it is contiguous, and no lazily conjugated or negated view.
+    """
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 def layout_of(tensors: Mapping[str, tuple[Sequence[int | None], torch.dtype]]) -> MessageLayout:
-    """The layout of tensors of these shapes and types, one after another; an unknown length is ``None``."""
+    """The layout of consecutive tensors of these shapes and dtypes; an unknown length is ``None``."""
     if any(None in shape for shape, _ in tensors.values()):
         return MessageLayout(tuple(MessageTensor(name, tuple(shape), _name(dtype), 0)
                                    for name, (shape, dtype) in tensors.items()), 0)

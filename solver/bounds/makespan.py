@@ -21,7 +21,7 @@ from weft.solver.bounds.load import exact_load_bound
 from weft.solver.bounds.memory import area_in, area_of_one, bound_in, chains_of_one, memory_bound
 from weft.solver.control.clock import checkpoint
 from weft.solver.relations.difference_constraints import Constraint, longest_paths_or_cycle, ratio
-from weft.solver.relations.graph import RelationGraph, barriers, graph_of, without_barriers
+from weft.solver.relations.graph import Contracted, RelationGraph, contractions, graph_of
 from weft.solver.relations.implied_order import Order, implied_order
 from weft.solver.ticks import TickProblem
 
@@ -35,13 +35,15 @@ def makespan_bound(instance: TickProblem, micro_batches: int, order: Order | Non
     """A lower bound on the makespan of ``micro_batches`` micro-batches, in ticks. ``order``: the implied one."""
     if order is None:
         order = implied_order(instance, graph_of(instance), micro_batches)
-    bound = _bound(instance, micro_batches, order)
-    barrier_blocks = barriers(instance)
-    if barrier_blocks:
-        blocks = order[:len(instance.durations), :len(instance.durations)]
-        cut = micro_batches * sum(instance.durations[i] for i in barrier_blocks)
-        bound = max(bound, cut + _bound(without_barriers(instance, barrier_blocks), micro_batches, blocks))
-    return Fraction(bound)
+    return Fraction(by_contraction(instance, micro_batches, order)[0][0])
+
+
+def by_contraction(instance: TickProblem, micro_batches: int, order: Order) -> list[tuple[int, Contracted]]:
+    """The bound by ``instance`` and by each of its contractions, the best first."""
+    n = len(instance.durations)
+    bounds = [(micro_batches * each.cut + _bound(each.instance, micro_batches, order[:n, :n] if each.cut else order),
+               each) for each in contractions(instance)]
+    return sorted(bounds, key=lambda bound: -bound[0])
 
 
 def least_time(instance: TickProblem, micro_batches: int) -> float:
@@ -137,13 +139,9 @@ def steady_bound(instance: TickProblem, order: Order | None = None) -> Fraction:
     """
     if order is None:
         order = implied_order(instance, graph_of(instance), _MANY)
-    barrier_blocks = barriers(instance)
-    best = _steady(instance, order)
-    if barrier_blocks:
-        blocks = order[:len(instance.durations), :len(instance.durations)]
-        cut = sum(instance.durations[i] for i in barrier_blocks)
-        best = max(best, cut + _steady(without_barriers(instance, barrier_blocks), blocks))
-    return best
+    n = len(instance.durations)
+    return max(each.cut + _steady(each.instance, order[:n, :n] if each.cut else order)
+               for each in contractions(instance))
 
 
 def _steady(instance: TickProblem, order: Order) -> Fraction:

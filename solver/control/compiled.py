@@ -11,7 +11,7 @@ import importlib.util
 from functools import cache
 
 #: The version that the binary must report: ``kVersion`` in kernel.cpp.
-VERSION = 8
+VERSION = 9
 
 
 @cache
@@ -39,6 +39,7 @@ def _library() -> ctypes.CDLL | str:
             ("by_priority", double, [*written, pointer, pointer, double, double, int_]),
             ("building_block", double, [*written, pointer]),
             ("states_next", long, [pointer, long, pointer]), ("states_sequence", None, [pointer, pointer]),
+            ("states_narrow", None, [pointer, long]),
             ("times", long, [int_, int_, *[pointer] * 6, long, *[pointer] * 4])):
         function = getattr(library, f"weft_{name}")
         function.restype, function.argtypes = result, arguments

@@ -28,7 +28,7 @@ using Index = std::int32_t;
 using Node = Index;
 
 // Raised with every change that the Python side can see; control/compiled.py refuses a binary of another version.
-constexpr int kVersion = 8;
+constexpr int kVersion = 9;
 constexpr Time kNever = INT64_MAX / 4;
 enum Objective : Index { kMakespan, kSpan, kPeriod };
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from fractions import Fraction
 from functools import cached_property
 
-from weft.solver.bounds import makespan_bound, steady_bound
+from weft.solver.bounds import steady_bound
 from weft.solver.bounds.in_flight import in_flight_bound
 from weft.solver.bounds.load import exact_load, exact_load_bound, work_bound
+from weft.solver.bounds.makespan import by_contraction
 from weft.solver.bounds.span import span_bound, work_of_busiest
-from weft.solver.relations.graph import graph_of
+from weft.solver.relations.graph import contracted, graph_of
 from weft.solver.relations.implied_order import Order, implied_order
 from weft.solver.ticks import TickProblem
 
@@ -19,7 +20,8 @@ class Proven:
 
     ``bound`` is on the makespan, ``span_bound`` on the span (looked for where that is the objective), ``steady_bound``
     on the time per micro-batch of any steady state, ``rate_bounds`` on that of steady states with so many micro-batches
-    per period; all in ticks.
+    per period; all in ticks. ``contractions``: the instance with less time for its barriers, and as it is, those first
+    that alone bound the makespan best.
     """
 
     def __init__(self, instance: TickProblem, micro_batches: int) -> None:
@@ -31,6 +33,7 @@ class Proven:
         self.steady_bound = Fraction(instance.heaviest_load)
         self.span_bound = Fraction(work_of_busiest(instance, micro_batches))
         self.rate_bounds: dict[int, Fraction] = {}
+        self.contractions = [contracted(instance, max(instance.durations))]
 
     @property
     def makespan(self) -> float:
@@ -70,7 +73,8 @@ class Proven:
     def raise_by_all(self, objective: str = "makespan") -> None:
         """Raise the bounds by all arguments that need no search, those on the span where that is the objective."""
         self.bound = max(self.bound, Fraction(in_flight_bound(self.instance, self.micro_batches)))
-        self.bound = max(self.bound, makespan_bound(self.instance, self.micro_batches, self.implied))
+        bounds = by_contraction(self.instance, self.micro_batches, self.implied)
+        self.bound, self.contractions = max(self.bound, Fraction(bounds[0][0])), [each for _, each in bounds]
         self.steady_bound = steady_bound(self.instance, self.implied)
         if objective == "span":
             self.raise_to(span_bound(self.instance, self.micro_batches, self.implied), objective)

@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from weft.runtime.measure.transport_check import Method, PlannedMessages
 from weft.runtime.ranks.session import Session, join
-from weft.runtime.transports.near_and_far import NearAndFar
+from weft.runtime.transports.by_host import ByHost
 from weft.runtime.transports.tensors import layout_of
 
 #: Seconds that a receiver has to be the first.
@@ -113,7 +113,7 @@ def _slots_written(sending: Method) -> set[int]:
     """Where a one-sided transport writes."""
     if not isinstance(sending, PlannedMessages):
         return set()
-    way = sending.transport.near if isinstance(sending.transport, NearAndFar) else sending.transport
+    way = sending.transport.near if isinstance(sending.transport, ByHost) else sending.transport
     remote = getattr(way, "_remote", {})
     return {tensor.data_ptr() for parcel in remote.values() for tensor in parcel.values()}
 

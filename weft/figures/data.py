@@ -97,10 +97,8 @@ def subject(schedule: Schedule) -> Subject:
     """Read the memory entries of ``schedule``. Raises ``ValueError`` if they contradict its problem."""
     devices = schedule.problem.devices
     capacities = [device.memory for device in devices]
-    stated = schedule.solver.get("static_memory")
-    if stated is None:
-        return Subject(schedule, (0,) * len(devices), tuple(capacities))
-    static = _per_device(stated, "static_memory", len(devices))
+    static = _per_device(schedule.solver.get("static_memory", [device.static for device in devices]),
+                         "static_memory", len(devices))
     total = schedule.solver.get("gpu_memory")
     if total is not None:
         own = total if isinstance(total, list) and len(total) == len(devices) else [total] * len(devices)

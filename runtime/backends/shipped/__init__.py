@@ -1,1 +1,1 @@
-"""weft's own backends, a file each; :mod:`weft.runtime.backends.registry` lists them."""
+"""The shipped backends, one file each; :mod:`weft.runtime.backends.registry` lists them."""

@@ -1,4 +1,4 @@
-"""CUDA graphs: a region's kernels recorded once and launched together, which saves the launch of each."""
+"""CUDA graphs: a region's kernels are recorded once and launched together, which saves launch overhead."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from weft.runtime.backends.graph import GraphPart
 from weft.runtime.backends.patterns import regions
 from weft.runtime.backends.registry import backend
 
-#: Runs before the recording: they choose kernels and allocate workspaces.
+#: Warm-up runs before the recording: they select kernels and allocate workspaces.
 WARM = 3
 
 
@@ -21,8 +21,8 @@ def _missing() -> str | None:
 
 @backend("cuda-graphs", patterns=regions(), devices=("cuda",), missing=_missing)
 def build(part: GraphPart) -> Callable[..., Sequence[Tensor]]:
-    """The part recorded on its own inputs, into which each call copies its arguments; it also copies the results, since
-    the next call overwrites them."""
+    """The part as a recorded graph with static inputs. Each call copies its arguments into them, and copies the results
+    out, as the next call overwrites them."""
     places = [x.clone() for x in part.inputs]
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with torch.no_grad(), torch.cuda.stream(stream):

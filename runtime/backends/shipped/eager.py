@@ -1,4 +1,4 @@
-"""Every operator by torch itself, one after another."""
+"""Eager torch: the operators one after another."""
 
 from __future__ import annotations
 

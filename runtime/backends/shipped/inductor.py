@@ -26,13 +26,13 @@ def _prepare() -> None:
 
 @backend("inductor", patterns=regions_and_fused, trains=True, missing=_missing, prepare=_prepare)
 def build(part: GraphPart) -> Callable[..., Sequence[Tensor]]:
-    """One compiled graph, for these shapes alone."""
+    """The part compiled as one graph, with static shapes."""
     return _compiled(part.module)
 
 
 def _compiled(module: torch.nn.Module) -> Callable[..., Sequence[Tensor]]:
     import torch._inductor.config as config
 
-    config.compile_threads = 1  # no workers beside a process that may be killed at any moment
+    config.compile_threads = 1  # no worker processes, as a trial may be killed at any time
     compiled: Callable[..., Sequence[Tensor]] = torch.compile(module, fullgraph=True, dynamic=False)
     return compiled

@@ -1,4 +1,4 @@
-"""ONNX Runtime, where it is installed (``pip install 'weft[onnxruntime]'``): inference on a CPU, regions of a graph."""
+"""ONNX Runtime (``pip install 'weft[onnxruntime]'``): regions of a graph, inference on a CPU."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def _version() -> str:
 
 
 def _prepare() -> None:
-    """Keep torch's export rules: an export reads them anew each time, which takes longer than most parts do."""
-    with suppress(ImportError, AttributeError):  # not a public interface
+    """Cache torch's export rules: every export reads them, which takes longer than the export of most parts."""
+    with suppress(ImportError, AttributeError):  # a private interface
         rules: Any = import_module("onnxscript._framework_apis.torch_2_5")
         rules.get_torchlib_ops = cache(rules.get_torchlib_ops)
     _exported(torch.nn.ReLU(), (torch.zeros(2),))
@@ -49,7 +49,7 @@ def _exported(module: torch.nn.Module, inputs: tuple[Any, ...]) -> Any:
 @backend("onnxruntime", patterns=regions_and_fused, devices=("cpu",), missing=_missing, version=_version,
          prepare=_prepare)
 def build(part: GraphPart) -> Callable[..., Sequence[Tensor]]:
-    """One session on as many threads as torch has. It reads its input tensors in place."""
+    """A session with as many threads as torch. It reads contiguous input tensors without a copy."""
     runtime: Any = import_module("onnxruntime")
     written = io.BytesIO()
     _exported(part.module, tuple(part.inputs)).save(written)
@@ -59,7 +59,7 @@ def build(part: GraphPart) -> Callable[..., Sequence[Tensor]]:
     session = runtime.InferenceSession(written.getvalue(), options, providers=["CPUExecutionProvider"])
     names = [given.name for given in session.get_inputs()]
     places = {node.name: i for i, node in enumerate(part.takes)}
-    taken = [places[name] for name in names]  # an unread input is left out of a model
+    taken = [places[name] for name in names]  # the exported model omits unread inputs
     results = [given.name for given in session.get_outputs()]
 
     def run(*given: Tensor) -> Sequence[Tensor]:

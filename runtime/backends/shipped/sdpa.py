@@ -1,4 +1,4 @@
-"""The kernels of scaled dot product attention, a backend each: torch takes the first that fits, not the fastest one."""
+"""The kernels of scaled dot product attention, one backend each: torch selects by priority, not by measured speed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from weft.runtime.backends.graph import GraphPart
 from weft.runtime.backends.registry import Build, backend
 
-#: The name of each, torch's own, and the kinds of device that support it.
+#: For each kernel the backend's name, torch's constant, and the kinds of device that support it.
 KERNELS = (("sdpa-math", SDPBackend.MATH, ("cpu", "cuda")), ("sdpa-flash", SDPBackend.FLASH_ATTENTION, ("cpu", "cuda")),
            ("sdpa-efficient", SDPBackend.EFFICIENT_ATTENTION, ("cuda",)),
            ("sdpa-cudnn", SDPBackend.CUDNN_ATTENTION, ("cuda",)))
@@ -21,12 +21,12 @@ _aten = torch.ops.aten
 
 
 def _in_context(kernel: SDPBackend) -> Build:
-    """The kernel chosen by torch's own context around the part."""
+    """The part under torch's context manager that selects ``kernel``."""
     def build(part: GraphPart) -> Callable[..., Sequence[Tensor]]:
         def run(*given: Tensor) -> Sequence[Tensor]:
             with sdpa_kernel(kernel):
-                found: Sequence[Tensor] = part.module.forward(*given)
-            return found
+                results: Sequence[Tensor] = part.module.forward(*given)
+            return results
 
         return run
 
@@ -34,27 +34,27 @@ def _in_context(kernel: SDPBackend) -> Build:
 
 
 def _called(kernel: SDPBackend) -> Build:
-    """On a CPU the kernel's own operator: the context takes longer than small attention."""
+    """On a CPU a direct call of the kernel's operator, as the context manager takes longer than a small attention."""
     def build(part: GraphPart) -> Callable[..., Sequence[Tensor]]:
         if part.inputs and isinstance(part.inputs[0], Tensor) and part.inputs[0].is_cuda:
             return _in_context(kernel)(part)
         for node in part.module.graph.find_nodes(op="call_function",
                                                  target=_aten.scaled_dot_product_attention.default):
-            _replaced(node, kernel)
+            _call_kernel(node, kernel)
         part.module.recompile()
-        found: Callable[..., Sequence[Tensor]] = part.module.forward
-        return found
+        forward: Callable[..., Sequence[Tensor]] = part.module.forward
+        return forward
 
     return build
 
 
-def _replaced(node: Node, kernel: SDPBackend) -> None:
+def _call_kernel(node: Node, kernel: SDPBackend) -> None:
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
     mask, graph = given.get("attn_mask"), node.graph
     with graph.inserting_before(node):
         if mask is not None:
-            mask = graph.call_function(_added, (mask, given["query"]))
+            mask = graph.call_function(_additive, (mask, given["query"]))
     named = {"attn_mask": mask, "scale": given.get("scale")}
     target = (_aten._scaled_dot_product_attention_math.default if kernel == SDPBackend.MATH else
               _aten._scaled_dot_product_flash_attention_for_cpu.default)
@@ -70,15 +70,15 @@ def _replaced(node: Node, kernel: SDPBackend) -> None:
     graph.erase_node(node)
 
 
-def _added(mask: Tensor, query: Tensor) -> Tensor:
-    """``mask`` as an addend, the form that the kernels' own operators take."""
+def _additive(mask: Tensor, query: Tensor) -> Tensor:
+    """``mask`` in additive form, which the kernels' operators require."""
     if mask.dtype != torch.bool:
         return mask
     return torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
 
 
 def _supports(part: GraphPart) -> bool:
-    """No grouped heads: the kernels' own operators do not take them."""
+    """Whether no attention in ``part`` has grouped heads, which the kernels' operators do not support."""
     return all(not node.kwargs.get("enable_gqa") for node in part.module.graph.nodes)
 
 

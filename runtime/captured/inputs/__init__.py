@@ -1,1 +1,1 @@
-"""A model's arguments, leaf by leaf, and batches cut into micro-batches."""
+"""The leaves of a model's arguments, and batches cut into micro-batches."""

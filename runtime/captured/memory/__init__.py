@@ -1,1 +1,1 @@
-"""The memory that a captured model's operators keep: decided by operator, and carried out in its stages."""
+"""Activation memory of a captured model: a decision per operator, and stages that carry it out."""

@@ -1,8 +1,8 @@
-"""A part of a stage computed in equal shares of its batch, one after another: the computation of a share.
+"""Co-sharding: a module of a stage computed in equal shares of its batch, one after another.
 
-A captured graph has the batch's size in it, as a constant of its operators. So the model is captured once more, for a
-share of the micro-batch: that graph has the same operators with the constants of a share. Comparing the shapes of
-values in the two shows which are cut, and along which dimension.
+A captured graph has the batch size as constants of its operators. So the model is captured again for a share of the
+micro-batch: the same operators with the constants of a share. Comparing the shapes of values in both graphs shows which
+values are cut, and along which dimension.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from weft.runtime.captured.cut import OPERATOR
 from weft.runtime.captured.memory.decisions import Mode, in_module
 from weft.runtime.captured.purity import STATISTICS, operator_name, written
 
-#: The allowed difference between numbers of shares and of the whole: kernels add up in another order.
+#: The tolerance between results of shares and of the full batch, by dtype: kernels sum in another order.
 CLOSE = {torch.float64: 1e-9, torch.float32: 1e-3}
 
 
 @dataclass(frozen=True)
 class Range:
-    """Neighbouring operators of a stage, of the module at ``path``, to be computed in ``count`` shares."""
+    """Consecutive operators of a stage, of the module at ``path``, to be computed in ``count`` shares."""
 
     path: str
     count: int
@@ -38,8 +38,8 @@ class Range:
 
 @dataclass(frozen=True)
 class ShareGraph:
-    """The same operators for a share, in the graph of a share; and the dimension along which each taken value is cut,
-    and each given one is joined (``None``: it is not a tensor, or the same for all shares)."""
+    """The operators of a :class:`Range` in the graph of a share. ``cut``, ``joined``: the dimension along which each of
+    ``takes`` is cut and each of ``gives`` is joined (``None``: no tensor, or the same for all shares)."""
 
     nodes: tuple[Node, ...]
     takes: tuple[Node, ...]
@@ -50,12 +50,10 @@ class ShareGraph:
 
 @dataclass(frozen=True)
 class Segment:
-    """Consecutive operators. ``run(stage, *takes)`` returns a tuple of ``gives``; ``drops`` are the values without
-    readers after it. ``stays``: which of ``gives`` a later second forward starts from, so that they are not dropped.
-    ``random``: whether random numbers are drawn. ``buffers``: the names of those that are written to. ``shares``: the
-    number of shares of the batch, one after another, that make the result (1: it is computed whole); then ``cut`` and
-    ``joined`` are the dimensions along which each of ``takes`` is cut and each of ``gives`` is joined (``None``: it is
-    the same for all shares)."""
+    """A piece of a stage: consecutive operators. ``run(stage, *takes)`` returns a tuple of ``gives``. ``drops``: the
+    values without later readers. ``stays``: which of ``gives`` are kept, as a later recomputation starts from them.
+    ``random``: whether random numbers are drawn. ``buffers``: the names of mutated buffers. ``shares``: the number of
+    shares of the batch (1: not co-sharded); ``cut`` and ``joined`` as in :class:`ShareGraph`."""
 
     mode: Mode
     run: Callable[..., Sequence[Any]]
@@ -71,25 +69,24 @@ class Segment:
 
 
 def range_of(stage: GraphModule, path: str) -> list[Node]:
-    """The operators of ``stage`` from the first to the last of the module at ``path`` that read its inputs or weights;
-    none if the stage has none of them.
+    """The operators of ``stage`` from the first to the last of the module at ``path``; empty if the stage has none.
 
-    Raises :class:`~weft.runtime.captured.captured.CaptureError` if operators of other modules are between them.
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` if operators of other modules lie between them.
     """
     calls = [node for node in stage.graph.nodes if node.op in ("call_function", "call_module")]
     inside = [i for i, node in enumerate(calls) if in_module(node, path)]
     if not inside:
         return []
-    found = calls[inside[0]:inside[-1] + 1]
-    for node in found:
+    operators = calls[inside[0]:inside[-1] + 1]
+    for node in operators:
         if not in_module(node, path):
             raise CaptureError(f"co_shard names {path!r}, but the operator {node.name}{where(node)} runs between those "
                                "of that module: name a module that runs at one go")
-    return found
+    return operators
 
 
 def part_of(stage: GraphModule, share: GraphModule, whole: Range) -> ShareGraph:
-    """The computation of a share of ``whole``, a part of ``stage``; ``share`` is the stage captured for a share.
+    """The operators of ``whole``, a range of ``stage``, in ``share``, the stage captured for a share.
 
     Raises :class:`~weft.runtime.captured.captured.CaptureError` for operators that mix samples.
     """
@@ -108,25 +105,25 @@ def part_of(stage: GraphModule, share: GraphModule, whole: Range) -> ShareGraph:
 
 
 def require_equal(stage: GraphModule, whole: Callable[..., Sequence[Any]], shared: Segment, path: str) -> None:
-    """Compute both on random numbers, and refuse shares with other results: some operators mix samples without showing
-    it. Skipped for a stage whose weights do not exist yet."""
+    """Raise :class:`~weft.runtime.captured.captured.CaptureError` unless shares and the full batch give equal results
+    on random inputs: some operators mix samples without a trace in shapes. Skipped for weights on the meta device."""
     named = {node.name: node for node in stage.graph.nodes}
-    looks = [tensors(named[name]) for name in shared.takes]
-    held = [*stage.parameters(), *stage.buffers()]
-    if any(look is None for look in looks) or any(tensor.is_meta for tensor in held):
+    fakes = [tensors(named[name]) for name in shared.takes]
+    state = [*stage.parameters(), *stage.buffers()]
+    if any(fake is None for fake in fakes) or any(tensor.is_meta for tensor in state):
         return
-    device = held[0].device if held else torch.device("cpu")
+    device = state[0].device if state else torch.device("cpu")
     with torch.random.fork_rng(), torch.no_grad():
-        xs = [_example(look, device) for look in looks if look is not None]
+        xs = [_example(fake, device) for fake in fakes if fake is not None]
         wanted = whole(stage, *xs)
         parts: list[Sequence[Any]] = [[x] * shared.shares if dim is None else torch.chunk(x, shared.shares, dim)
                  for x, dim in zip(xs, shared.cut, strict=True)]
         try:
-            found = [shared.run(stage, *own) for own in zip(*parts, strict=True)]
+            results = [shared.run(stage, *own) for own in zip(*parts, strict=True)]
         except RuntimeError as error:
             raise CaptureError(f"co_shard names {path!r}, which cannot be computed for a share of the batch: "
                                f"{str(error).splitlines()[0]:.200}") from error
-    for each, dim, want in zip(zip(*found, strict=True), shared.joined, wanted, strict=True):
+    for each, dim, want in zip(zip(*results, strict=True), shared.joined, wanted, strict=True):
         got = each[0] if dim is None else torch.cat(list(each), dim)
         near = CLOSE.get(want.dtype, 0.05) if isinstance(want, Tensor) else 0.0
         if isinstance(want, Tensor) and not torch.allclose(got, want, rtol=near, atol=near, equal_nan=True):
@@ -135,32 +132,32 @@ def require_equal(stage: GraphModule, whole: Callable[..., Sequence[Any]], share
 
 
 def _dimension(node: Node, part: Node, whole: Range) -> int | None:
-    """The dimension along which a share has a part of the result of ``node``."""
-    looks, its = tensors(node), tensors(part)
-    if looks is None or its is None:
+    """The dimension along which the result of ``node`` is cut: there its shape differs from that of ``part``."""
+    fake, its = tensors(node), tensors(part)
+    if fake is None or its is None:
         if any(isinstance(leaf, Tensor) for leaf in tree_leaves(node.meta.get("val"))):
             raise CaptureError(f"co_shard names {whole.path!r}, into or out of which {node.name}{where(node)} goes, "
                                "several tensors in one: name the module around it")
         return None
-    differing = [dim for dim, (all_of, some) in enumerate(zip(looks.shape, its.shape, strict=True)) if all_of != some]
+    differing = [dim for dim, (all_of, some) in enumerate(zip(fake.shape, its.shape, strict=True)) if all_of != some]
     if not differing:
         return None
     dim = differing[0]
-    if len(differing) > 1 or looks.shape[dim] != whole.count * its.shape[dim]:
-        raise CaptureError(f"co_shard: {node.name}{where(node)} has the shape {tuple(looks.shape)}, and for one of "
+    if len(differing) > 1 or fake.shape[dim] != whole.count * its.shape[dim]:
+        raise CaptureError(f"co_shard: {node.name}{where(node)} has the shape {tuple(fake.shape)}, and for one of "
                            f"{whole.count} shares {tuple(its.shape)}, which is no equal part of it")
     return dim
 
 
 def _require_separate(whole: Range, there: dict[str, Node], cut: set[Node]) -> None:
-    """Refuse operators that combine all samples, and those that write where all shares would."""
+    """Refuse operators that reduce over the batch, and those that write into a buffer."""
     depends = set(cut)
     for node in whole.nodes:
         if not depends.intersection(node.all_input_nodes):
             continue
         depends.add(node)
-        looks, its = tensors(node), tensors(there[node.name])
-        one = looks is not None and its is not None and looks.shape == its.shape
+        fake, its = tensors(node), tensors(there[node.name])
+        one = fake is not None and its is not None and fake.shape == its.shape
         captured = node.meta.get(OPERATOR, node)
         writes = list(written(captured))
         mixes = operator_name(captured) in STATISTICS and writes
@@ -169,7 +166,7 @@ def _require_separate(whole: Range, there: dict[str, Node], cut: set[Node]) -> N
                                "thing of all samples of the batch: name a module that does not")
 
 
-def _example(looks: Tensor, device: torch.device) -> Tensor:
-    if looks.is_floating_point():
-        return torch.randn(looks.shape, dtype=looks.dtype, device=device)
-    return torch.ones(looks.shape, dtype=looks.dtype, device=device)
+def _example(fake: Tensor, device: torch.device) -> Tensor:
+    if fake.is_floating_point():
+        return torch.randn(fake.shape, dtype=fake.dtype, device=device)
+    return torch.ones(fake.shape, dtype=fake.dtype, device=device)

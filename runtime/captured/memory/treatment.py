@@ -1,5 +1,4 @@
-"""Changes to a captured model's stages before they train: memory decided operator by operator, and shares of the batch.
-"""
+"""The transformation of a captured model's stages before training: memory decisions and co-shards."""
 
 from __future__ import annotations
 
@@ -15,46 +14,46 @@ from weft.runtime.captured.cut import CapturedCut
 from weft.runtime.captured.inputs.batch import BatchError, micro_batch
 from weft.runtime.captured.inputs.batch_dims import Dims, one_dim
 from weft.runtime.captured.memory.decisions import Decisions
-from weft.runtime.captured.memory.executed import executed
+from weft.runtime.captured.memory.stage_forward import apply_decisions
 from weft.runtime.captured.purity import Purity
 
 
 @dataclass(frozen=True)
 class Treatment:
-    """``decisions``, and the model captured for a share of the micro-batch, by number of shares."""
+    """``decisions``. ``shares``: the model captured for a share of the micro-batch, by number of shares."""
 
     decisions: Decisions = field(default_factory=Decisions)
     shares: Mapping[int, Captured] = field(default_factory=dict)
 
     def of(self, places: Sequence[int], stages: Mapping[int, GraphModule],
            light: bool = False) -> dict[int, GraphModule]:
-        """``stages`` of the cut at ``places``, changed in place to carry out the decisions; ``light`` as in
+        """Make ``stages`` of the cut at ``places`` carry out the decisions, in place; ``light`` as in
         :class:`~weft.runtime.captured.purity.Purity`.
 
-        Raises :class:`~weft.runtime.captured.captured.CaptureError`.
+        Raises :class:`~weft.runtime.captured.captured.CaptureError` for a module that cannot be computed in shares.
         """
         if not self.decisions:
             return dict(stages)
         parts = {count: CapturedCut(captured, places, Purity(captured, light)) for count,
                  captured in self.shares.items()}
-        return {s: executed(module, self.decisions, {count: part.stages([s]).modules[s]
+        return {s: apply_decisions(module, self.decisions, {count: part.stages([s]).modules[s]
                                                      for count, part in parts.items()})
                 for s, module in stages.items()}
 
 
 def treated(captured: Captured, decisions: Decisions, leaves: Sequence[Any],
             dims: Dims | int = 0) -> Captured:
-    """``captured``, whose stages carry out ``decisions``; see :func:`treatment_of`."""
+    """``captured`` with stages that carry out ``decisions``; arguments as in :func:`treatment_of`."""
     return replace(captured, treatment=treatment_of(captured, decisions, leaves, dims) if decisions else None)
 
 
 def treatment_of(captured: Captured, decisions: Decisions, leaves: Sequence[Any],
                  dims: Dims | int = 0) -> Treatment:
-    """The treatment for ``decisions``; ``leaves`` are the inputs of one micro-batch, and ``dims`` the batch dimension
-    of each, or the common one of all that are as long there as the first.
+    """The treatment for ``decisions``. ``leaves``: the inputs of one micro-batch. ``dims``: the batch dimension of
+    each, or one number for :func:`~weft.runtime.captured.inputs.batch_dims.one_dim`.
 
-    Raises :class:`~weft.runtime.captured.captured.CaptureError` for a missing module, or a micro-batch that cannot be
-    divided into these shares.
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` for an unknown module, and for a micro-batch that does
+    not divide into these shares.
     """
     paths = {path for path, _ in captured.model.named_modules()}
     shares: dict[int, Captured] = {}

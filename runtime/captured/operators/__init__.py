@@ -1,1 +1,1 @@
-"""Operators of a captured graph: which are layers whose weight gradient can wait, by which formula, and which learn."""
+"""Operators of a captured graph as layers with deferred weight gradients."""

@@ -1,11 +1,12 @@
-"""Operators of a captured graph as layers again, so that a split backward can defer their weight gradients.
+"""Operators of a captured graph as layers, so that a split backward can defer their weight gradients to W.
 
-The functions that make a layer's weights are part of it: where an operator reads a function of parameters alone (a
-transpose, a cast, ``-exp(A_log)``, several joined), the function is run in the layer, and torch differentiates it in W.
+A layer includes the functions that compute its weights from parameters alone (a transpose, a cast, ``-exp(A_log)``, a
+concatenation); torch differentiates them in W.
 
-By :mod:`~weft.runtime.captured.operators.makers` an operator has a formula. Any other that reads weights, draws no
-random numbers and writes nowhere can be run again in W (:class:`~weft.runtime.train.deferred.Again`), except slow ones.
-A light operator (:data:`~weft.runtime.train.formulas.LIGHT`) becomes a layer only if ``purity.light`` is set.
+:mod:`~weft.runtime.captured.operators.makers` has the operators with a formula. Any other operator that reads weights,
+draws no random numbers and writes nowhere can be run again in W (:class:`~weft.runtime.train.deferred.Again`), except
+slow ones. A light operator (:data:`~weft.runtime.train.formulas.LIGHT`) becomes a layer only if ``purity.light`` is
+set.
 """
 
 from __future__ import annotations
@@ -20,56 +21,56 @@ from torch.fx.node import map_arg
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from weft.runtime.captured.captured import is_item
-from weft.runtime.captured.operators.makers import MAKERS, NOT_AGAIN, Made, arguments
+from weft.runtime.captured.operators.makers import MAKERS, NOT_AGAIN, DeferredCall, arguments
 from weft.runtime.captured.purity import Purity, is_random, operator_name, written
 from weft.runtime.captured.regions import UnderAutocast
 from weft.runtime.train.deferred import Again, DeferredOperator, Formula, is_hooked
 from weft.runtime.train.formulas import LIGHT, Linear, Product
 
-#: Views of a matrix that a linear layer already implies.
+#: Operators that may transpose a matrix, as a linear layer does.
 TRANSPOSES = {"t", "transpose", "numpy_T", "permute", "swapaxes", "mT"}
 
 
 class OperatorLayer(NamedTuple):
-    """A module for an operator with its inputs ``xs``."""
+    """A module that computes an operator, and its inputs ``xs``."""
 
     module: nn.Module
     xs: tuple[Node, ...]
 
 
 class Layers:
-    """The layers among ``nodes``, those of a stage in the graph's order, of which ``given`` leave it.
+    """The layers among ``nodes``, the nodes of a stage in the graph's order; ``given`` are its outputs.
 
-    ``found``: by operator; ``absorbed``: nodes that are computed only inside layers. With ``purity.light``, all
-    deferrable gradients wait.
+    ``layers``: by operator. ``absorbed``: nodes that are computed only inside layers. With ``purity.light``, light
+    weight gradients are deferred too.
     """
 
     def __init__(self, nodes: Sequence[Node], given: Sequence[Node], purity: Purity) -> None:
         self.purity, self.attribute, self.light = purity, purity.captured.attribute, purity.light
         self.nodes, self._given = dict.fromkeys(nodes), set(given)
         self.functions: set[Node] = set()  # of parameters alone
-        self.found: dict[Node, OperatorLayer] = {}
+        self.layers: dict[Node, OperatorLayer] = {}
         self.absorbed: set[Node] = set()
-        self._inside: dict[Node, set[Node]] = {}  # by layer, the functions that make its weights
-        made: dict[Node, Made] = {}
+        self._inside: dict[Node, set[Node]] = {}  # by layer, the functions that compute its weights
+        made: dict[Node, DeferredCall] = {}
         for node in self.nodes:
             if node.op == "call_function":
-                self._look_at(node, made)
+                self._classify(node, made)
         for node, it in made.items():
             self._inside[node] = {f for weight in it.weights for f in self._closure(weight)}
         self._absorb(made)
-        self.found.update((node, self._layer(it)) for node, it in made.items())
+        self.layers.update((node, self._layer(it)) for node, it in made.items())
 
-    # -- which ---------------------------------------------------------------------------------------------------------
+    # -- selection -----------------------------------------------------------------------------------------------------
 
-    def _look_at(self, node: Node, made: dict[Node, Made]) -> None:
+    def _classify(self, node: Node, made: dict[Node, DeferredCall]) -> None:
         """Record ``node`` if it is a layer, or a function of parameters."""
         if (getattr(node.target, "_schema", None) is None and not is_item(node)) or operator_name(node) == "detach":
-            return  # a reader of a detached weight has no gradient to defer
+            return  # a detached weight has no gradient to defer
         if (self.purity.captured.under_autocast or isinstance(node.target, UnderAutocast)) and self._casts(node):
             return
-        if (bag := self._only_result(node)) is not None:
-            made[node] = bag
+        if (only := self._only_result(node)) is not None:
+            made[node] = only
             self.absorbed.add(node.all_input_nodes[0])
             return
         reads = [arg for arg in node.all_input_nodes if self._is_weight(arg)]
@@ -89,33 +90,33 @@ class Layers:
             made[node] = it
 
     def _casts(self, node: Node) -> bool:
-        """Whether autocast makes ``node`` compute in another type than its inputs: W, outside of it, would not. (A
-        linear layer handles that.)"""
+        """Whether autocast casts inputs of ``node``. W runs outside of autocast, so only a linear layer, which handles
+        that, can be deferred."""
         if operator_name(node) == "linear" and all(arg.op == "get_attr" for arg in node.all_input_nodes[1:]):
             return False
-        looks = [self.attribute(each) if each.op == "get_attr" else each.meta.get("val")
-                 for each in (node, *node.all_input_nodes)]
-        return len({leaf.dtype for each in looks for leaf in tree_flatten(each)[0]
+        values = [self.attribute(each) if each.op == "get_attr" else each.meta.get("val")
+                  for each in (node, *node.all_input_nodes)]
+        return len({leaf.dtype for each in values for leaf in tree_flatten(each)[0]
                     if isinstance(leaf, Tensor) and leaf.is_floating_point()}) > 1
 
     def _has_complex(self, node: Node) -> bool:
-        """Whether complex numbers are read or made: formulas do not conjugate."""
-        looks = [self.attribute(each) if each.op == "get_attr" else each.meta.get("val")
-                 for each in (node, *node.all_input_nodes)]
-        return any(isinstance(each, Tensor) and each.is_complex() for each in looks)
+        """Whether ``node`` has complex operands or results, which formulas do not conjugate."""
+        values = [self.attribute(each) if each.op == "get_attr" else each.meta.get("val")
+                  for each in (node, *node.all_input_nodes)]
+        return any(isinstance(each, Tensor) and each.is_complex() for each in values)
 
-    def _is_wanted(self, it: Made) -> bool:
+    def _is_wanted(self, it: DeferredCall) -> bool:
         parameters = [p for weight in it.weights for p in self._leaves(weight)]
         if any(p.is_complex() or is_hooked(p) for p in parameters):
             return False
         return not isinstance(it.formula, LIGHT) or (self.light and any(p.requires_grad for p in parameters))
 
     def _is_pure(self, node: Node) -> bool:
-        """Whether it can be run twice, and finds its inputs unchanged in W: memory that outlives a micro-batch may have
-        been written by then."""
+        """Whether ``node`` can be run again in W on unchanged inputs: no in-place operator writes to them later, and
+        they are not views of a buffer, which may change before W."""
         if is_item(node):
             return node.args[0] in self.functions
-        if operator_name(node) == "batch_norm":  # only its statistics persist, which its gradients do not depend on
+        if operator_name(node) == "batch_norm":  # it writes only running statistics, which its gradients do not read
             return True
         if is_random(node) or any(True for _ in written(node)):
             return False
@@ -123,8 +124,9 @@ class Layers:
         return not any(self.purity.base[arg].op == "get_attr" or self.purity.place[writer] > place
                        for arg in node.all_input_nodes for writer in self.purity.writers_of(arg))
 
-    def _only_result(self, node: Node) -> Made | None:
-        """``node`` as the only result that is read of an operator on weights with several results."""
+    def _only_result(self, node: Node) -> DeferredCall | None:
+        """A layer if ``node`` selects the only used result of an operator that reads weights and has several results.
+        """
         if not is_item(node) or not (isinstance(source := node.args[0], Node) and source in self.nodes):
             return None
         if source.op != "call_function" or len(source.users) > 1 or source in self.functions or not any(
@@ -133,8 +135,9 @@ class Layers:
         it = self._again(source, node.args[1])  # type: ignore[arg-type]
         return it if it is not None and self._is_wanted(it) else None
 
-    def _again(self, node: Node, item: int | None = None) -> Made | None:
-        """``node`` as an operator that W runs again."""
+    def _again(self, node: Node, item: int | None = None) -> DeferredCall | None:
+        """``node`` (or result number ``item`` of it) as an operator that W runs again; ``None`` if that is impossible.
+        """
         if operator_name(node) in NOT_AGAIN or any(True for _ in written(node)):
             return None
         if item is None and not isinstance(node.meta.get("val"), Tensor):
@@ -143,7 +146,7 @@ class Layers:
         xs = [arg for arg in node.all_input_nodes if not self._is_weight(arg)]
         if not all(isinstance(arg.meta.get("val"), Tensor) or arg.op == "get_attr" for arg in (*weights, *xs)):
             return None
-        return Made(Again(_Call.of(node, xs, weights, item)), weights, xs)
+        return DeferredCall(Again(_Call.of(node, xs, weights, item)), weights, xs)
 
     def _is_weight(self, node: Any) -> bool:
         if not isinstance(node, Node):
@@ -152,7 +155,7 @@ class Layers:
             node.op == "get_attr" and isinstance(self.attribute(node), nn.Parameter))
 
     def _is_constant(self, node: Node) -> bool:
-        """Whether it is the same in every micro-batch: a constant, or made from constants alone."""
+        """Whether ``node`` is the same in every micro-batch: a constant, or computed from constants alone."""
         if node.op == "get_attr":
             return isinstance(self.attribute(node), Tensor) and not any(True for _ in self.purity.writers_of(node))
         return node in self.purity.free and all(self._is_constant(arg) for arg in node.all_input_nodes)
@@ -160,11 +163,11 @@ class Layers:
     def _weigh(self, value: Any) -> Tensor | None:
         if not self._is_weight(value):
             return None
-        looks = self.attribute(value) if value.op == "get_attr" else value.meta.get("val")
-        return looks if isinstance(looks, Tensor) else None
+        fake = self.attribute(value) if value.op == "get_attr" else value.meta.get("val")
+        return fake if isinstance(fake, Tensor) else None
 
-    def _absorb(self, made: dict[Node, Made]) -> None:
-        """Leave out functions that only layers need; with ``light``, one that others need too is a layer by itself."""
+    def _absorb(self, made: dict[Node, DeferredCall]) -> None:
+        """Absorb functions of parameters that only layers read; with ``light``, others become layers themselves."""
         for node in reversed(self.nodes):
             if node not in self.functions:
                 continue
@@ -173,7 +176,7 @@ class Layers:
                     user in self.absorbed or node in self._inside.get(user, ()) for user in users):
                 self.absorbed.add(node)
             elif self.light and isinstance(node.meta.get("val"), Tensor):
-                made[node] = Made(_PlainWeight(), [node], [])
+                made[node] = DeferredCall(_PlainWeight(), [node], [])
                 if self._is_wanted(made[node]):
                     self._inside[node] = {f for arg in node.all_input_nodes for f in self._closure(arg)}
                 else:
@@ -182,21 +185,21 @@ class Layers:
     # -- functions of parameters ---------------------------------------------------------------------------------------
 
     def _closure(self, node: Node) -> list[Node]:
-        """All nodes that ``node`` is made from, itself included, in the graph's order."""
-        found: set[Node] = set()
+        """All nodes that ``node`` depends on, itself included, in the graph's order."""
+        ancestors: set[Node] = set()
         waiting = [node]
         while waiting:
-            if (each := waiting.pop()) not in found:
-                found.add(each)
+            if (each := waiting.pop()) not in ancestors:
+                ancestors.add(each)
                 waiting += each.all_input_nodes
-        return [each for each in self.nodes if each in found]
+        return [each for each in self.nodes if each in ancestors]
 
     def _leaves(self, weight: Node) -> list[nn.Parameter]:
-        """The parameters that ``weight`` is made from."""
+        """The parameters that ``weight`` depends on."""
         return list({id(p): p for node in self._closure(weight) if node.op == "get_attr"
                      and isinstance(p := self.attribute(node), nn.Parameter)}.values())
 
-    def _layer(self, it: Made) -> OperatorLayer:
+    def _layer(self, it: DeferredCall) -> OperatorLayer:
         it = self._untransposed(it)
         direct = [self.attribute(weight) for weight in it.weights if weight.op == "get_attr"]
         if len(direct) == len(it.weights) and len({id(p) for p in direct}) == len(direct):
@@ -208,23 +211,23 @@ class Layers:
         return OperatorLayer(DeferredOperator(it.formula, {f"p{i}": p for i, p in enumerate(parameters)},
                                               self._function(it.weights, parameters)), tuple(it.xs))
 
-    def _untransposed(self, it: Made) -> Made:
-        """A product with a matrix that is only transposed, as a linear layer."""
+    def _untransposed(self, it: DeferredCall) -> DeferredCall:
+        """``it`` as a linear layer if it is a product with a transposed parameter; otherwise unchanged."""
         weight, *bias = it.weights if it.weights else [None]
         if type(it.formula) is not Product or weight is None or operator_name(weight) not in TRANSPOSES:
             return it
         matrix = weight.args[0]
-        looks, biases = self._weigh(matrix), [self._weigh(b) for b in bias]
-        if looks is None or looks.dim() != 2 or not isinstance(matrix, Node) or matrix.op != "get_attr" or any(
-                b is None or b.dim() != 1 for b in biases) or weight.meta["val"].shape != looks.shape[::-1]:
+        fake, biases = self._weigh(matrix), [self._weigh(b) for b in bias]
+        if fake is None or fake.dim() != 2 or not isinstance(matrix, Node) or matrix.op != "get_attr" or any(
+                b is None or b.dim() != 1 for b in biases) or weight.meta["val"].shape != fake.shape[::-1]:
             return it
         if [d % 2 for d in tree_flatten(weight.args[1:])[0]] not in (
                 [[1, 0]] if operator_name(weight) == "permute" else [[], [0, 1], [1, 0]]):
             return it
-        return Made(Linear(), [matrix, *bias], it.xs)
+        return DeferredCall(Linear(), [matrix, *bias], it.xs)
 
     def _function(self, weights: Sequence[Node], parameters: Sequence[nn.Parameter]) -> Callable[..., Any]:
-        """A function that makes ``weights`` from ``parameters``."""
+        """A module that computes ``weights`` from ``parameters``."""
         graph, root = Graph(), nn.Module()
         entered = {id(p): graph.placeholder(f"p{i}") for i, p in enumerate(parameters)}
         wanted = {node for weight in weights for node in self._closure(weight)}
@@ -245,7 +248,7 @@ class Layers:
 
 
 class _PlainWeight(Formula):
-    """A weight unchanged: for a reader that is not a layer."""
+    """The identity of a weight, for a reader that is not a layer."""
 
     def run(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
         return weights[0], ()
@@ -257,7 +260,7 @@ class _PlainWeight(Formula):
 
 @dataclass(frozen=True)
 class _Slot:
-    """The place of a tensor among a call's arguments."""
+    """A tensor argument of a call: its number among the weights or the inputs."""
 
     of_weights: bool
     number: int
@@ -265,7 +268,8 @@ class _Slot:
 
 @dataclass(frozen=True)
 class _Call:
-    """A call of ``target`` with the tensors at the slots; of several results, number ``item``."""
+    """A call of ``target`` with tensors for the slots among ``leaves``; ``item``: the number of the returned result, if
+    there are several."""
 
     target: Callable[..., Tensor]
     leaves: tuple[Any, ...]
@@ -276,14 +280,14 @@ class _Call:
     def of(cls, node: Node, xs: Sequence[Node], weights: Sequence[Node], item: int | None) -> _Call:
         slots = {**{x: _Slot(False, i) for i, x in enumerate(xs)}, **{w: _Slot(True, i) for i, w in enumerate(weights)}}
         called: Any = (node.args, dict(node.kwargs))
-        found, spec = tree_flatten(map_arg(called, lambda arg: slots[arg]))  # type: ignore[arg-type,return-value]
-        return cls(node.target, tuple(found), spec, item)  # type: ignore[arg-type]
+        leaves, spec = tree_flatten(map_arg(called, lambda arg: slots[arg]))  # type: ignore[arg-type,return-value]
+        return cls(node.target, tuple(leaves), spec, item)  # type: ignore[arg-type]
 
     def __call__(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
         args, kwargs = tree_unflatten([(weights if leaf.of_weights else xs)[leaf.number]
                                        if isinstance(leaf, _Slot) else leaf for leaf in self.leaves], self.spec)
-        found: Any = self.target(*args, **kwargs)
-        return found if self.item is None else found[self.item]  # type: ignore[no-any-return]
+        result: Any = self.target(*args, **kwargs)
+        return result if self.item is None else result[self.item]  # type: ignore[no-any-return]
 
 
 def _linear(weight: nn.Parameter, bias: nn.Parameter | None = None) -> nn.Linear:

@@ -1,9 +1,9 @@
 """Which training tools can run a schedule, how do they run it, and with which settings?
 
-In: a schedule, or a tool's settings. Out: the schedule under the tool's own order, or the reason why it cannot run it;
-the tool's input. ``TOOLS`` has every tool (:class:`~weft.runtime.export.tools.tool.Tool`) by name; each has a file,
-with its writer and reader: Megatron-LM, torchtitan, DeepSpeed, nnScaler; PyTorch's pipelining needs none.
-:mod:`~weft.runtime.export.tools.tool` has their names of layers.
+In: a schedule, or a tool's settings. Out: the schedule in the tool's own order and the tool's input, or the reason why
+the tool cannot run it. ``TOOLS`` has every tool (:class:`~weft.runtime.export.tools.tool.Tool`) by name; each has a
+file with its writer and reader: Megatron-LM, torchtitan, DeepSpeed, nnScaler; PyTorch's pipelining needs none.
+:mod:`~weft.runtime.export.tools.tool` also has the tools' names of layers.
 """
 
 from __future__ import annotations

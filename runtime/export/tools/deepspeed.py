@@ -1,4 +1,4 @@
-"""DeepSpeed's pipeline: which layers each stage has, as the list ``parts``; the order is its own 1F1B.
+"""DeepSpeed's pipeline: the layers of each stage, as the list ``parts``; the order is DeepSpeed's own 1F1B.
 
 ``PipelineModule`` cuts its list of layers itself (``partition_method``: uniform, parameters, type:regex) and takes no
 list, so the module written here is a ``PipelineModule`` with one: stage s has the layers from ``parts[s]`` to ``parts[s
@@ -84,15 +84,15 @@ def read_deepspeed(path: str | os.PathLike[str]) -> Partition:
     text = read_input(path)
     try:
         body = ast.parse(text).body
-        said: dict[str, object] = {}
+        assigned: dict[str, object] = {}
         for entry in body:
             if isinstance(entry, ast.Assign) and isinstance(entry.targets[0], ast.Name):
-                said[entry.targets[0].id.upper()] = ast.literal_eval(entry.value)
+                assigned[entry.targets[0].id.upper()] = ast.literal_eval(entry.value)
             elif isinstance(entry, ast.Expr) and isinstance(entry.value, ast.List):
-                said["PARTS"] = ast.literal_eval(entry.value)
+                assigned["PARTS"] = ast.literal_eval(entry.value)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise FormatError(f"{where}: is neither a module with PARTS = [0, ...] nor such a list") from None
-    parts, count = said.get("PARTS"), said.get("MICRO_BATCHES")
+    parts, count = assigned.get("PARTS"), assigned.get("MICRO_BATCHES")
     if not isinstance(parts, list) or len(parts) < 2 or not all(type(at) is int for at in parts):
         raise FormatError(f"{where}: PARTS is {parts!r:.60}, it must be a list of whole numbers, 0 first and the "
                           "number of layers last")

@@ -201,11 +201,11 @@ def read_megatron(text: str) -> MegatronArguments:
                     raise ValueError(f"--{name} is {value}, it must be at least 1")
                 put(_NUMBERS[name], int(value), name)
         elif name in _FLAGS:
-            said = value is None or value.lower() not in _FALSE
+            is_set = value is None or value.lower() not in _FALSE
             if _FLAGS[name] == "zero":
-                found.setdefault("zero", 1 if said else 0)
+                found.setdefault("zero", 1 if is_set else 0)
             else:
-                put(_FLAGS[name], said, name)
+                put(_FLAGS[name], is_set, name)
         elif name in _TEXTS:
             _put_text(name, value, put, found)
     for few, many in (("virtual", "per_virtual"), ("layout", "per_virtual"), ("layout", "first"), ("layout", "last")):

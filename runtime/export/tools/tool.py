@@ -1,7 +1,7 @@
-"""The pipelines that a tool can run, in which order, and the schedule that results.
+"""The pipelines and orders that a training tool supports, and a schedule as the tool runs it.
 
-Tools that build the model themselves name its layers: an embedding, equal layers, those of multi-token prediction, and
-a head.
+Tools that build the model themselves have names of layers: an embedding, equal layers, layers of multi-token
+prediction, and a head.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _first_of_head(names: list[str]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class OwnOrder:
-    """An order that a tool makes itself. ``title``: its name there. ``settings``: the settings that it needs."""
+    """An order that a tool generates itself. ``title``: its name in the tool. ``settings``: the required settings."""
 
     title: str
     orders: Orders
@@ -98,13 +98,12 @@ class ToolRun:
 
 @dataclass(frozen=True)
 class Tool:
-    """One tool. ``shapes``: in which its stages may lie; none where they may lie in any way. ``splits``: whether it
-    runs input and weight gradients apart. ``own``: the orders that it makes itself, of a pipeline with whole backwards
-    and a number of micro-batches; ``None`` where it runs the order that it is given. ``require``: refuses what else of
-    a pipeline it has no words for. ``alike``: whether it treats all layers alike, with one rule of what is recomputed.
-    ``any_graph``: whether stages may be on any GPUs, in any graph. ``zero``: the stages of ZeRO that it has beside a
-    pipeline, ``lacks``: degrees of a grid that it has not. ``reads``: what it is given, in a few words; ``text``: that,
-    of a run of its own, where it is one file.
+    """One tool. ``shapes``: the supported placements of stages; empty: all. ``splits``: whether input and weight
+    gradients may be separate. ``own``: the orders that it generates for a pipeline with full backwards and a number of
+    micro-batches; ``None``: it runs the given order. ``require``: refuses other unsupported features of a pipeline.
+    ``alike``: whether all layers have the same recomputation rule. ``any_graph``: whether stages may form any graph, on
+    any GPUs. ``zero``: the stages of ZeRO that it supports with a pipeline. ``lacks``: the degrees of a grid that it
+    does not support. ``reads``: its input, in a few words; ``text``: writes this input for a run, if it is one file.
     """
 
     name: str
@@ -121,10 +120,9 @@ class Tool:
     text: Callable[[ToolRun], str] | None = None
 
     def run(self, schedule: Schedule) -> ToolRun:
-        """``schedule`` as this tool runs it, in the shortest of its own orders that fits, if it makes them itself.
+        """``schedule`` as this tool runs it: in the shortest of its own orders within memory, if it generates them.
 
-        Raises :class:`~weft.runtime.export.forms.ExportError` for a feature that it cannot express, or that does not
-        fit.
+        Raises :class:`~weft.runtime.export.forms.ExportError` for an unsupported feature, and if no order fits.
         """
         if self.any_graph:
             return self._any_graph(schedule)

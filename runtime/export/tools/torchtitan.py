@@ -1,7 +1,8 @@
-"""torchtitan: its ``[parallelism]`` table, and beside it the order, as PyTorch's CSV of computation.
+"""torchtitan: its ``[parallelism]`` table, with the order as PyTorch's CSV of computation.
 
 torchtitan loads the CSV (:mod:`weft.runtime.export.torch_csv`), but the rank of a stage follows from the *name* of the
-schedule set beside it: one stage a rank, a loop, or a V. Replicas are FSDP's (ZeRO-3, or 2 with ``never``) or whole.
+schedule in the table: one stage per rank, a loop, or a V. Replicas use FSDP (ZeRO-3, or 2 with ``never``) or full
+copies.
 Read from its ``distributed/pipeline_parallel.py``.
 """
 

@@ -1,7 +1,7 @@
-"""Waiting for a counter in shared memory: the system wakes the sleepers (Linux ``futex``).
+"""Waiting for a counter in shared memory with the system call ``futex`` (Linux).
 
-So a rank that waits for a message uses no CPU, and continues when it arrives, not at its next poll. Where the system
-has no such call, or a sandbox forbids it, a sleep is a short nap.
+A rank that waits for a message uses no CPU, and continues when it arrives, not at its next poll. Without the call, or
+if a sandbox forbids it, :class:`Sleeper` sleeps for a short time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 _NUMBER = 202 if platform.machine().lower() in ("x86_64", "amd64") and ctypes.sizeof(ctypes.c_void_p) == 8 else None
 _WAIT, _WAKE = 0, 1
 _EVERYONE = 2**31 - 1
-#: Results of a sleep that slept, or did not need to.
+#: Results of a successful or unnecessary sleep.
 _SLEPT = frozenset({0, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT})
 NAP = 200e-6  # seconds
 
@@ -38,7 +38,7 @@ def _call(*arguments: Any) -> int:
 
 
 class Sleeper:
-    """Sleeps on the counter of 8 bytes at ``offset`` of ``memory``, of which the system looks at the low half."""
+    """Sleeps on the 8-byte counter at ``offset`` of ``memory``; the system compares its low half."""
 
     def __init__(self, memory: memoryview, offset: int) -> None:
         self._word = ctypes.c_uint32.from_buffer(memory, offset)
@@ -51,5 +51,5 @@ class Sleeper:
             time.sleep(min(seconds, NAP))
 
     def wake(self) -> None:
-        """Wake all that sleep here: the counter has changed."""
+        """Wake all sleepers, after a change of the counter."""
         _call(self._address, _WAKE, _EVERYONE, None, None, 0)

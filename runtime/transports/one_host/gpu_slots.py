@@ -1,11 +1,11 @@
-"""Slots in GPU memory that the other processes of the host write to: by CUDA IPC, or in symmetric memory.
+"""Slots in GPU memory to which other processes of the host write: by CUDA IPC, or in symmetric memory.
 
-Symmetric memory is one allocation a rank, of one size, mapped by all ranks of a group. torch maps the GPU memory of one
-host into each of its processes, without a handle for each tensor, and over NVLink where available. The tables determine
-a message's place, as for all slots.
+Symmetric memory is one allocation per rank, of equal size, mapped by all ranks of a group: torch maps it into each
+process of the host, without a handle per tensor, and over NVLink if available. The tables determine a message's place,
+as for all slots.
 
-``torch.distributed._symmetric_memory`` is private. The functions used (``empty``, ``rendezvous``, ``get_buffer``) have
-been the same since torch 2.6. Where it is missing, or the driver refuses it, the transport is refused, with a sentence.
+``torch.distributed._symmetric_memory`` is private. The functions used here (``empty``, ``rendezvous``, ``get_buffer``)
+are unchanged since torch 2.6. If it is missing or the driver refuses it, the transport is refused with a sentence.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class GpuSlots(Protocol):
 
 
 class IpcSlots:
-    """Each rank's slots in its own memory, which peers open by handles. All ranks must make theirs together."""
+    """Each rank's slots in its own memory, opened by peers through handles. All ranks create theirs together."""
 
     def __init__(self, session: Session, tables: Sequence[BufferTable]) -> None:
         self._rank, table = session.rank, tables[session.rank]
@@ -46,8 +46,8 @@ class IpcSlots:
 
 
 def gpu_handles(slots: Sequence[Tensor], table: BufferTable) -> dict[tuple[int, int], Any]:
-    """By slot and peer, the handle that opens it there. PyTorch counts references: each handle must be opened exactly
-    once, or it warns at exit that memory was released while in use."""
+    """The handles of slots, by slot and peer. PyTorch counts references, so each handle must be opened exactly once;
+    otherwise it warns at exit about memory released while in use."""
     from torch.multiprocessing.reductions import reduce_tensor
 
     writers = sorted({(landing.slot, landing.peer) for landing in table.receives if landing.layout.is_known})
@@ -101,7 +101,7 @@ def _module() -> Any:
 
 
 class SymmetricSlots:
-    """The slots of this rank and of its peers. All ranks must make theirs together; raises
+    """The slots of this rank and of its peers. All ranks must create theirs together; raises
     :class:`~weft.runtime.transports.interface.TransportError` on all ranks where one cannot."""
 
     def __init__(self, session: Session, tables: Sequence[BufferTable]) -> None:

@@ -1,12 +1,12 @@
 """One-sided transfers: the sender writes a message into the receiver's slot; two counters track progress.
 
-For each direction between two ranks, the receiver counts the receives it has *posted* and the sender the messages it
-has *written*; each counter has one writer. Message n may be written when more than n are posted, and read when more
-than n are written. As both ends start their messages in one order, and every step has the same messages, the counters
-identify them. Where the memory lies, and which peers are alive, is decided elsewhere
-(:mod:`weft.runtime.transports.one_host.shared_memory`; tests use threads).
+For each direction between two ranks, the receiver counts the *posted* receives and the sender the *written* messages;
+each counter has one writer. Message n may be written when more than n receives are posted, and read when more than n
+messages are written. As both ends start their messages in the same order, and every step has the same messages, the
+counters identify them. The memory and the detection of ended peers are provided by
+:mod:`weft.runtime.transports.one_host.shared_memory` (tests use threads).
 
-A task that cannot run at once is left to a thread, so that a rank that computes delays no other: a message whose slot
+A task that cannot run at once is left to a thread, so that a computing rank does not delay others: a message whose slot
 is not free yet, and on a GPU any task that has to wait for earlier kernels.
 """
 
@@ -33,14 +33,13 @@ LONGEST_NAP = 500e-6
 PULSE = 0.05  # seconds between two checks whether the peer is alive
 
 
-#: While a profiler records memory, which it does in one thread: when another thread released how many bytes.
+#: While a profiler records the memory of one thread: the times and bytes of releases in the transports' threads.
 RELEASED: list[tuple[int, int]] | None = None
 
 
 @contextmanager
 def releases() -> Iterator[list[tuple[int, int]]]:
-    """Inside, records the moments (``time.time_ns``) at which the transports' threads release memory, and how many
-    bytes."""
+    """Inside, records the releases of memory in the transports' threads: times (``time.time_ns``) and bytes."""
     global RELEASED
     RELEASED = found = list[tuple[int, int]]()
     try:
@@ -57,7 +56,7 @@ class Lane(Protocol):
     written: int
 
     def arrival(self, number: int) -> float:
-        """The moment at which message ``number`` arrives, where a link is emulated; else 0."""
+        """The time at which message ``number`` arrives over an emulated link; otherwise 0."""
 
     def leave(self, number: int, size: int) -> None:
         """Record that message ``number``, of ``size`` bytes, leaves now."""
@@ -69,9 +68,9 @@ class Lane(Protocol):
 class OneSided:
     """The messages of one rank.
 
-    ``slots`` are this rank's own, ``remote`` the receivers' for its sends; ``lanes_in`` and ``lanes_out`` are by peer.
-    ``alive(peer)`` says whether a peer's process still runs. ``now`` is the clock of the lanes' moments. ``closed`` is
-    called after closing. ``reads`` has the messages of unknown shapes, which have no place in ``slots`` and ``remote``.
+    ``slots``: this rank's slots. ``remote``: the receivers' slots for its sends. ``lanes_in``, ``lanes_out``: by peer.
+    ``alive(peer)``: whether a peer's process still runs. ``now``: the clock of the lanes. ``closed``: called after
+    closing. ``reads``: the messages of unknown shapes, which are not in ``slots`` and ``remote``.
     """
 
     def __init__(self, slots: Mapping[Landing, Parcel], remote: Mapping[Staging, Parcel],
@@ -191,7 +190,7 @@ class OneSided:
                     raise ConnectionError(f"lost rank {peer} (its process has ended)")
 
     def _do(self, task: _Leaving | _Posting) -> None:
-        """Run ``task`` now if possible, else in the thread; in order on each lane."""
+        """Run ``task`` now if possible, otherwise in the thread; in order on each lane."""
         with self._wake:
             waiting = any(type(other) is type(task) and other.lane is task.lane for other in self._late)
             if not waiting and task.try_now():

@@ -1,10 +1,9 @@
 """One-sided transfers of messages whose shapes the plan does not know: the receiver reads them.
 
-The sender writes only the description (:mod:`weft.runtime.transports.interface`) into the receiver's memory, where each
-such RECV of the plan has a *note*. When it needs the message, the receiver makes room in a growing buffer, reads the
-tensors from the sender's memory, and counts that in the note, which completes the transfer for the sender. How a rank
-reads another's memory is the business of a :class:`RemoteReads`
-(:mod:`weft.runtime.transports.one_host.reach`; tests use threads).
+The sender writes only the description (:mod:`weft.runtime.transports.tensors`) into the receiver's memory, where each
+such RECV of the plan has a *note*. When the receiver needs the message, it allocates memory in a growing buffer, reads
+the tensors from the sender's memory, and counts that in the note, which completes the transfer for the sender. A
+:class:`RemoteReads` reads another rank's memory (:mod:`weft.runtime.transports.one_host.reach`; tests use threads).
 """
 
 from __future__ import annotations
@@ -48,11 +47,11 @@ class Offer(NamedTuple):
 
 
 class RemoteReads(Protocol):
-    """How a rank reads another's memory."""
+    """Reads the memory of other ranks."""
 
     def offer(self, message: Staging, tensors: Sequence[Tensor]) -> Offer:
-        """``tensors``, contiguous, where the message's peer can read them until it has; called again for a message of
-        the same staging buffer only then."""
+        """Make the contiguous ``tensors`` readable for the message's peer. They stay readable until the peer has read
+        them; only then is this called again for the same staging buffer."""
 
     def read(self, peer: int, file: int, address: int, into: Tensor) -> None:
         """Fill ``into`` from ``address`` of ``peer``: of its memory, or of its file of that number. Raises

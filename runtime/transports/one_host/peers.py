@@ -1,7 +1,7 @@
-"""Which of the peers' processes still run.
+"""Detection of peers whose processes have ended.
 
-A handle (``pidfd``) does not confuse a process with a later one of the same PID. Where the system has none (Linux
-before 5.3, some sandboxes), the process's start time in ``/proc`` tells them apart.
+A handle (``pidfd``) distinguishes a process from a later one with the same PID. Without it (Linux before 5.3, some
+sandboxes), the process's start time in ``/proc`` does.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""How a rank reads the memory of another process of its host.
+"""Reads from the memory of another process of the host.
 
-Where permitted, it copies directly from the tensor (``process_vm_readv``): one copy, as for planned messages. Linux
-permits reading another process's memory only if the reader could also trace it, which many distributions forbid for
-processes that are not its children (Yama's ``ptrace_scope``), and GPU memory cannot be read so at all. There the sender
-first copies its tensors into a file in memory (``memfd``), which grows and is kept, and which the receiver maps: two
-copies.
+If permitted, the receiver copies directly from the tensor (``process_vm_readv``), which is one copy, as for messages of
+known shape. Linux permits this only if the reader may also trace the process, which many distributions forbid except
+for child processes (Yama's ``ptrace_scope``), and GPU memory cannot be read in this way. Otherwise the sender first
+copies its tensors into a growing memory file (``memfd``), which the receiver maps: two copies.
 """
 
 from __future__ import annotations

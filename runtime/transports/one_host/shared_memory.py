@@ -1,11 +1,12 @@
 """One-sided transfers between processes of one host, through shared memory.
 
-Each rank makes one piece of anonymous shared memory (``memfd``: it has no name, and disappears with the last process
-that maps it, however that ends): counters for the messages of each peer, then its slots. Its peers map it and write
-there. On GPUs the slots lie in the owner's GPU memory and peers open them by CUDA IPC, the counters stay in CPU memory;
-several ranks may use one GPU.
+Each rank allocates one anonymous shared memory (``memfd``: it has no name, and is freed with the last process that maps
+it): counters for the messages of each peer, then its slots. Its peers map it and write there. On GPUs the slots are in
+the owner's GPU memory and peers open them by CUDA IPC, while the counters stay in CPU memory; several ranks may use one
+GPU.
 
-Only the processor orders counters and data: stores are seen in their order on x86-64, which is required.
+The order of counters and data relies on the processor: stores become visible in their order on x86-64, which is
+required.
 """
 
 from __future__ import annotations
@@ -159,7 +160,7 @@ def can_share() -> bool:
 
 
 class _Memories:
-    """The shared memory of this rank and of its peers, mapped. All ranks must make theirs together, and all fail if one
+    """The shared memory of this rank and of its peers, mapped. All ranks create theirs together, and all fail if one
     does.
 
     ``pids`` are the peers' processes; ``readers``, the peers that may read all of this process's memory.

@@ -83,6 +83,23 @@ class Layers {
     return size(layer_);
   }
 
+  // Only the `most` states of the last layer with the least bounds stay, those with the least sums of times first.
+  void narrow(Time most) {
+    if (size(layer_) <= most) return;
+    std::vector<Time> sum;
+    for (Time row = 0; row < size(layer_); ++row)
+      sum.push_back(std::accumulate(&layer_.times[row * width_], &layer_.times[row * width_] + width_, Time{0}));
+    std::vector<std::uint32_t> ranked(sum.size());
+    std::iota(ranked.begin(), ranked.end(), 0u);
+    std::stable_sort(ranked.begin(), ranked.end(), [&](std::uint32_t one, std::uint32_t other) {
+      return layer_.bound[one] != layer_.bound[other] ? layer_.bound[one] < layer_.bound[other] : sum[one] < sum[other];
+    });
+    Layer kept;
+    for (Time place = 0; place < most; ++place) take(&kept, layer_, ranked[place]);
+    layer_ = std::move(kept);
+    trace_.back() = {layer_.parent, layer_.added};
+  }
+
   // The blocks of the best state of the last layer, in order of start.
   void sequence(std::int32_t* blocks) const {
     std::size_t row = std::min_element(layer_.bound.begin(), layer_.bound.end()) - layer_.bound.begin();
@@ -208,12 +225,17 @@ class Layers {
                               &fresh.times[leader * width_], [](Short own, Short its) { return its <= own; });
           })) continue;
       if (leaders.size() < kCompared) leaders.push_back(row);
-      layer_.counts.insert(layer_.counts.end(), &fresh.counts[row * b_], &fresh.counts[row * b_] + b_);
-      layer_.times.insert(layer_.times.end(), &fresh.times[row * width_], &fresh.times[row * width_] + width_);
-      layer_.bound.push_back(fresh.bound[row]);
-      layer_.parent.push_back(fresh.parent[row]);
-      layer_.added.push_back(fresh.added[row]);
+      take(&layer_, fresh, row);
     }
+  }
+
+  // The state of `row` of `from` in `layer`, too.
+  void take(Layer* layer, const Layer& from, std::uint32_t row) const {
+    layer->counts.insert(layer->counts.end(), &from.counts[row * b_], &from.counts[row * b_] + b_);
+    layer->times.insert(layer->times.end(), &from.times[row * width_], &from.times[row * width_] + width_);
+    layer->bound.push_back(from.bound[row]);
+    layer->parent.push_back(from.parent[row]);
+    layer->added.push_back(from.added[row]);
   }
 
   const System s_;
@@ -238,6 +260,7 @@ void weft_states_delete(void* layers) { delete static_cast<Layers*>(layers); }
 std::int64_t weft_states_next(void* layers, std::int64_t upper, std::int64_t* least) {
   return static_cast<Layers*>(layers)->next(upper, least);
 }
+void weft_states_narrow(void* layers, std::int64_t most) { static_cast<Layers*>(layers)->narrow(most); }
 void weft_states_sequence(const void* layers, std::int32_t* blocks) {
   static_cast<const Layers*>(layers)->sequence(blocks);
 }

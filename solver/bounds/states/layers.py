@@ -62,6 +62,11 @@ class StateLayers:
         self._trace.append(list(_needed(sorted(fresh, key=self._rank))))
         return len(self._trace[-1]), min((state.bound for state in self._trace[-1]), default=0)
 
+    def narrow(self, most: int) -> None:
+        """Only the ``most`` states of the last layer with the least bounds stay, those with the least sums of times
+        first."""
+        self._trace[-1] = sorted(self._trace[-1], key=lambda state: (state.bound, sum(state.times)))[:most]
+
     def sequence(self) -> list[int]:
         """The blocks of the best state of the last layer, in order of start."""
         state = min(self._trace[-1], key=lambda state: state.bound)

@@ -52,6 +52,9 @@ class NativeLayers:
         kept = int(self._library.weft_states_next(self._layers, min(upper, 2**62), ctypes.byref(least)))
         return kept, least.value
 
+    def narrow(self, most: int) -> None:
+        self._library.weft_states_narrow(self._layers, most)
+
     def sequence(self) -> list[int]:
         blocks = np.zeros(self._system.operations, dtype=np.int32)
         self._library.weft_states_sequence(self._layers, blocks.ctypes.data)

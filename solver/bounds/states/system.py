@@ -63,7 +63,8 @@ class System:
     ``take`` (devices x blocks) and ``capacity`` are of devices whose memory is limited. ``head`` and ``tail`` (blocks x
     micro-batches): the least time before an operation's start and after its end. ``durations``: likewise, as those of
     the micro-batches of a round may differ. ``ends``: the number of last ends of a block that may still be waited for.
-    ``first`` and ``last``: outer barriers, by their numbers in the instance, which take ``cut`` ticks together.
+    ``first`` and ``last``: outer barriers, by their numbers in the instance. ``cut``: ticks that schedules are longer
+    than what is laid out here.
     """
 
     micro_batches: int
@@ -98,7 +99,8 @@ class System:
 class Analysis:
     """The data common to every schedule of ``micro_batches`` micro-batches: the implied ``order``, ``head``, ``tail``
     and ``durations`` of every operation, all by block of ``instance``. In that the micro-batches of a round are those
-    of one problem, in ``turns``. ``first`` and ``last``: outer barriers, left out of heads, tails and systems."""
+    of one problem, in ``turns``. ``first`` and ``last``: outer barriers, left out of heads, tails and systems. ``cut``:
+    ticks that barriers are shorter here, in all (:func:`weft.solver.relations.graph.contracted`)."""
 
     turns: RoundTurns
     micro_batches: int
@@ -108,13 +110,14 @@ class Analysis:
     durations: Times
     first: tuple[int, ...]
     last: tuple[int, ...]
+    cut: int
 
     @property
     def instance(self) -> TickProblem:
         return self.turns.alike
 
     @classmethod
-    def of(cls, instance: TickProblem, micro_batches: int, order: Order) -> Analysis:
+    def of(cls, instance: TickProblem, micro_batches: int, order: Order, cut: int = 0) -> Analysis:
         """``order`` is the implied one of the instance's graph. All micro-batches are laid out."""
         n, turns = len(instance.durations), turns_of(instance)
         first, last = _outer_barriers(instance, turns.alike)
@@ -126,7 +129,7 @@ class Analysis:
         if turns.width > 1:
             order, n = implied_order(turns.alike, graph_of(turns.alike), micro_batches * turns.width), len(turns.blocks)
         return cls(turns, micro_batches * turns.width, order[:n, :n], turns.counted(head), turns.counted(tail),
-                   turns.counted(durations), first, last)
+                   turns.counted(durations), first, last, cut)
 
 
 def _outer_barriers(instance: TickProblem, alike: TickProblem) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -164,7 +167,7 @@ def system_of(known: Analysis, devices: Collection[int]) -> System:
                   known.durations[kept],
                   tuple(rows), mates, waits, change, take, capacity, known.head[kept], known.tail[kept],
                   min(_MOST_ENDS, 1 + far), known.first * known.micro_batches, known.last * known.micro_batches,
-                  int(known.durations[[*known.first, *known.last]].sum()))
+                  known.cut + int(known.durations[[*known.first, *known.last]].sum()))
 
 
 def _waits(known: Analysis, kept: list[int], durations: Ints) -> WaitArrays:

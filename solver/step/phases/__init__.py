@@ -35,6 +35,7 @@ PHASES: tuple[Phase, ...] = (
     Whole(up_to=_SMALL, at_most=20.0, relaxation=False),
     Whole(up_to=_FEW, at_most=1.0, share=0.3, more_than=_SMALL, relaxation=False),
     Moves(at_most=1.0, share=0.15, idle=3),
+    States(at_most=0.5, share=0.2, beam=True),
     States(at_most=2.0, share=0.8),
     Whole(up_to=_MEDIUM, at_most=0.1, share=0.1, more_than=_FEW, relaxation=False),
     SideBySide(((Moves(), 5),

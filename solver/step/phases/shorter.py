@@ -13,6 +13,7 @@ from math import ceil
 from typing import ClassVar
 
 from weft.solver.relations.fixed_order import FixedOrder
+from weft.solver.relations.graph import contracted
 from weft.solver.step.state import State
 
 #: Up to so many operations: the model has a Boolean for every two of a device.
@@ -43,18 +44,21 @@ class Shorter:
         from weft.solver.step.shorter import shorter
 
         share, each, budget = _FIRST, _EACH * state.operations, state.budget
+        least = contracted(state.instance, max(1, state.proven.contractions[0].kept))
+        part = least if least.cut else None
         left = float("inf") if budget.deterministic is None else budget.share(_BESIDE)
         while not state.done and left > 0:
             bound = ceil(state.proven.bound)
             best = FixedOrder(state.instance, state.micro_batches, state.incumbent.orders)
             than = bound + ceil((best.makespan - bound) * share)
             used = budget.deterministic_used
-            found = shorter(state.proven, than, budget, min(each, left), best)
+            found = shorter(state.proven, than, budget, min(each, left), best, part)
             if budget.deterministic is not None:
                 left -= max(budget.deterministic_used - used, _EACH)
                 budget.deterministic_used = used
             if found.orders is not None:
-                state.incumbent.offer(found.orders, "weft")
+                if not state.incumbent.offer(found.orders, "weft"):
+                    part = None  # it reaches what is not proven to be out of the whole's reach
             elif found.bound >= than:
                 state.raise_bound(found.bound)
                 share = min(_MOST, 2 * share)

@@ -2,7 +2,8 @@
 
 All devices at once (:mod:`weft.solver.bounds.states`) give a schedule and a proof where the states are few. Where they
 are too many, single devices are looked at, then the one that bounds the most together with another one, and so on as
-long as that raises the bound. What is spent is counted in states: a run repeats exactly.
+long as that raises the bound. Both are done with barriers as they are, and with less time for them
+(:func:`weft.solver.relations.graph.contracted`). What is spent is counted in states: a run repeats exactly.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from weft.solver.relations.fixed_order import FixedOrder
+from weft.solver.relations.graph import Contracted
 from weft.solver.relations.turns import RoundTurns, turns_of
 from weft.solver.step.state import State
 from weft.solver.timing import DeadlockError
@@ -33,7 +35,7 @@ _WIDEST = 2.5
 @dataclass(frozen=True)
 class States:
     """All devices: ``at_most`` seconds, and no more than ``share`` of what is left; not where that is ``no_less`` or
-    below."""
+    below. A ``beam`` goes on with the best states where they are too many; it is for tight memory."""
 
     name: ClassVar[str] = "whole schedule"
     vital: ClassVar[bool] = False
@@ -41,21 +43,26 @@ class States:
     at_most: float
     share: float
     no_less: float = 0.0
+    beam: bool = False
 
     def due(self, state: State) -> bool:
         """Where there are not too many operations, and a better schedule or bound is possible."""
-        return _suits(state) and not state.done and state.budget.share(self.share, self.at_most) > self.no_less
+        tight = not self.beam or any(map(state.instance.limited, state.instance.distinct_devices))
+        return (tight and _suits(state) and not state.done
+                and state.budget.share(self.share, self.at_most) > self.no_less)
 
     def steps(self, state: State) -> Iterator[None]:
-        """One search."""
-        known = found = None
-        with state.budget.limited():
-            known = _analysis(state)
-            found = _searched(state, known, range(len(state.problem.devices)),
-                              state.budget.share(self.share, self.at_most))
-        if known is not None and found is not None:
-            _take_over(state, found[0], known.turns)
-        yield
+        """A search with all of the barriers, and one with nothing of them; a beam has all."""
+        for each in sorted(state.proven.contractions, key=lambda each: -each.kept):
+            if not state.done and not (each.cut and (each.kept or self.beam)):
+                known = found = None
+                with state.budget.limited():
+                    known = _analysis(state, each)
+                    found = _searched(state, known, range(len(state.problem.devices)),
+                                      state.budget.share(self.share, self.at_most), self.beam)
+                if known is not None and found is not None:
+                    _take_over(state, found[0], known.turns)
+                yield
 
 
 @dataclass(frozen=True)
@@ -74,12 +81,16 @@ class Devices:
         return _suits(state) and len(state.instance.distinct_devices) > 1 and not state.done
 
     def steps(self, state: State) -> Iterator[None]:
-        """One step for every set of devices."""
-        known = None
-        with state.budget.limited():
-            known = _analysis(state)
-        if known is None:
-            return
+        """One step for every set of devices: with nothing of the barriers, and with as much as bounds best."""
+        first, *others = state.proven.contractions
+        for each in (first, *[other for other in others if bool(other.kept) != bool(first.kept)][:1]):
+            known = None
+            with state.budget.limited():
+                known = _analysis(state, each)
+            if known is not None:
+                yield from self._of(known, state)
+
+    def _of(self, known: Analysis, state: State) -> Iterator[None]:
         time = state.budget.share(self.share)
         left = [d for d in state.instance.distinct_devices if state.instance.blocks_on[d]]
         chosen, most = list[int](), 0
@@ -109,13 +120,15 @@ def _suits(state: State) -> bool:
     return few and state.objective == "makespan" and not state.instance.mixed_pools
 
 
-def _analysis(state: State) -> Analysis:
+def _analysis(state: State, part: Contracted) -> Analysis:
     from weft.solver.bounds.states import Analysis
 
-    return Analysis.of(state.instance, state.micro_batches, state.implied)
+    n = len(state.instance.durations)
+    return Analysis.of(part.instance, state.micro_batches, state.implied[:n, :n] if part.cut else state.implied,
+                       part.cut * state.micro_batches)
 
 
-def _searched(state: State, known: Analysis, devices: Collection[int], time: float
+def _searched(state: State, known: Analysis, devices: Collection[int], time: float, beam: bool = False
               ) -> tuple[LeastMakespan, float] | None:
     """What a search of the system of ``devices`` finds in ``time`` seconds, and the seconds it took, as they are
     counted; ``None`` where these are not enough to begin."""
@@ -127,7 +140,7 @@ def _searched(state: State, known: Analysis, devices: Collection[int], time: flo
     if most <= system.operations:
         return None
     upper = FixedOrder(state.instance, state.micro_batches, state.incumbent.orders).makespan
-    found = search(system, upper, most=most, widest=int(_WIDEST * most / system.operations))
+    found = search(system, upper, most=most, widest=int(_WIDEST * most / system.operations), beam=beam)
     return found, scale * (_EACH_LAYER * found.layers + _EACH_STATE * found.states)
 
 

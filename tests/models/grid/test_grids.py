@@ -5,10 +5,17 @@ from __future__ import annotations
 import pytest
 
 from tests.models.grid.test_pipeline import spec_of
+from weft.models.candidates.build import ModelCandidate, candidate_of
+from weft.models.candidates.gpu_costs import gpu_costs
+from weft.models.candidates.stage_split import split_at
+from weft.models.candidates.stages import MemoryRule
 from weft.models.grid.degrees import Degrees, require_degrees
 from weft.models.grid.grids import Grid
-from weft.models.grid.pipeline import grid_space
+from weft.models.grid.pipeline import even_cut, grid_space, pipeline_spec
+from weft.models.grid.step_end import step_end
+from weft.models.layers.cluster import model_cluster
 from weft.models.spec.spec import SpecError
+from weft.solver.baselines import baseline
 
 
 def grids(parallel: str, **more: int) -> list[Grid]:
@@ -59,3 +66,23 @@ def test_what_does_not_fit_memory_is_no_grid() -> None:
     tight = grid_space(spec.model_copy(update={"cluster": spec.cluster.model_copy(
         update={"memory": (3 * 1024**3,)})}))
     assert sum(map(len, tight.waves())) < sum(map(len, roomy.waves()))
+
+
+def in_a_v(degrees: Degrees) -> ModelCandidate:
+    spec = spec_of()
+    pipeline = pipeline_spec(spec, grid_space(spec), degrees)
+    costs, cluster = gpu_costs(pipeline), model_cluster(pipeline.cluster)
+    split = split_at("v", costs.layers, even_cut(10, 8), cluster.memory, rule=MemoryRule("full", 1, cluster.reserve))
+    return candidate_of(pipeline, split, "full", "least", costs.layers[0], cluster)
+
+
+def test_in_a_v_the_gpu_that_ends_last_updates_the_first_and_the_last_stage() -> None:
+    degrees, space = Degrees(tensor=2, pipeline=4, virtual=2, data=4), grid_space(spec_of())
+    made = in_a_v(degrees)
+    schedule = baseline("hanayo", made.problem, 8).with_solver(layers_of_stage=made.layers_of_stage)
+    layers = {layer.cost.name: layer for layer in space.ranks.of(degrees)}
+    own = [layers[name] for stage in (0, 7) for name in made.layers_of_stage[stage]]
+    assert {"embedding", "head"} <= {layer.cost.name for layer in own}
+    found = space.end(degrees, schedule)
+    assert found.rank == 0
+    assert found == step_end([own], [0.0], degrees, space.links, space.size)

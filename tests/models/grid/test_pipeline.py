@@ -16,7 +16,6 @@ from weft.models.grid.pipeline import (
     grid_space,
     pipeline_candidate,
     pipeline_spec,
-    stage_layers,
 )
 from weft.models.grid.step_end import static_of
 
@@ -69,7 +68,8 @@ def test_a_stage_is_what_one_of_its_gpus_has() -> None:
     found = pipeline_candidate(own, even_cut(10, 4), "full")
     assert found is not None
     ranks = space.ranks.of(degrees)
-    stages = stage_layers(found.layers_of_stage, ranks)
+    by_name = {layer.cost.name: layer for layer in ranks}
+    stages = [[by_name[name] for name in names] for names in found.layers_of_stage]
     assert list(found.static_memory) == [sum(static_of(layer, degrees, space.size) for layer in stage)
                                          for stage in stages]
     assert [layer.name for layer in gpu_costs(own).layers[0]] == [layer.cost.name for layer in ranks]

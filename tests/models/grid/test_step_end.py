@@ -20,14 +20,14 @@ def layers(near: float = 450e9) -> list[RankLayer]:
 
 
 def test_alone_nothing_is_sent() -> None:
-    end = step_end([layers()], Degrees(), links(), ADAM)
+    end = step_end([layers()], [0.0], Degrees(), links(), ADAM)
     assert end.gradients == end.parameters == 0.0
     assert end.seconds == end.optimizer > 0
 
 
 def test_the_last_sum_and_the_first_gathering_are_beside_nothing() -> None:
     own, degrees, fast = layers(), Degrees(data=8), links(near=1e15)
-    end = step_end([own], degrees, fast, ADAM)
+    end = step_end([own], [0.0], degrees, fast, ADAM)
     assert end.gradients == pytest.approx(reduced(own[0], degrees, fast))
     assert end.parameters == pytest.approx(gathered(own[0], degrees, fast, ADAM))
 
@@ -37,8 +37,15 @@ def test_the_last_sum_and_the_first_gathering_are_beside_nothing() -> None:
 def test_no_step_ends_sooner_than_its_first_layer_allows(zero: int, near: float) -> None:
     own, degrees = layers(near), Degrees(data=4, pipeline=2, zero=zero)
     for at in range(1, len(own)):
-        end = step_end([own[:at], own[at:]], degrees, links(near=near), ADAM)
+        end = step_end([own[:at], own[at:]], [0.0, 1.0], degrees, links(near=near), ADAM)
         assert least_end(own[0], degrees, links(near=near), ADAM) <= end.seconds + 1e-12
+
+
+def test_a_gpu_without_time_between_steps_may_end_last() -> None:
+    own, degrees = layers(), Degrees(data=4, pipeline=2)
+    ends = [step_end([own[1:2], own], [0.0, idle], degrees, links(), ADAM) for idle in (0.0, 1.0)]
+    assert [end.rank for end in ends] == [1, 0]
+    assert ends[0].seconds > ends[1].seconds
 
 
 ADAM = StateBytes(2, 4, 12)

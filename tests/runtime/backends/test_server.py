@@ -13,7 +13,7 @@ from torch import nn
 from weft.runtime.backends import measuring as room
 from weft.runtime.backends import registry
 from weft.runtime.backends.build import captured_of
-from weft.runtime.backends.candidates import Alike, candidates_of
+from weft.runtime.backends.candidates import SimilarParts, candidates_of
 from weft.runtime.backends.graph import UnitGraph
 from weft.runtime.backends.measuring import Measuring, measuring
 from weft.runtime.backends.registry import EAGER, Backend, BackendError
@@ -52,7 +52,7 @@ def own(known: dict[str, Backend], model: Path, folder: Path, request: pytest.Fi
         yield found
 
 
-def first(model: Path, backend: Backend) -> Alike:
+def first(model: Path, backend: Backend) -> SimilarParts:
     return candidates_of(UnitGraph(captured_of(model)), backend)[0]
 
 

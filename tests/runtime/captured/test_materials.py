@@ -88,7 +88,7 @@ class Scale(nn.Module):
 
 
 @pytest.mark.parametrize(("make", "arguments", "name", "said"), [
-    (Half, (2, 2), "weight", "a part of weight has no numbers after Half has been asked for them"),
+    (Half, (2, 2), "weight", "a part of weight has no numbers after Half has been initialised"),
     (Half, (2, 2), "bias", "the parameter bias is on the meta device, and Half has no reset_parameters that gives"),
     (Longer, (2, 2), "weight", r"weight has the shape \(2, 2\), but Longer gives it numbers of \(7, 7\)"),
     (Scale, (), "scale", "the parameter scale is on the meta device, and Scale has no reset_parameters")])

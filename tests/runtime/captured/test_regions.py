@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.runtime.captured.memory.test_executed import by_stages, drawn
+from tests.runtime.captured.memory.test_stage_forward import by_stages, drawn
 from tests.runtime.captured.test_cut import furthest, plain
 from tests.support.captured_models import Case
 from weft.runtime.captured.captured import Captured, CaptureError

@@ -79,14 +79,15 @@ def foreign(path: Path) -> None:
 
 
 def unknown(path: Path) -> None:
-    (path / "more").write_bytes(b"")
+    (path / "config.json").write_bytes(b"")  # a user's, which is none of its files
+    (path / "more.safetensors").write_bytes(b"")
 
 
 @pytest.mark.parametrize(("damage", "said"), [
     (cut, r"training-00001-of-00001.safetensors: has \d+ bytes, complete.json says \d+; the checkpoint is damaged"),
     (flip, "model-00001-of-00001.safetensors: is not what was written: its sha256 is"),
     (foreign, "format is 'weft.checkpoint/3', it must be weft.model-checkpoint/1"),
-    (unknown, "more: is not among the files in complete.json"),
+    (unknown, "more.safetensors: is not among the files in complete.json"),
     (lambda path: (path / MARKER).unlink(), "complete.json: No such file"),
     (lambda path: next(path.glob("model-*.safetensors")).unlink(), "model-00001-of-00001.safetensors: is missing")])
 def test_a_checkpoint_that_is_not_what_was_written_is_refused(damage: Callable[[Path], None], said: str,

@@ -19,6 +19,7 @@ from weft.runtime.checkpoint.optimizer_state import (
     extra_of,
     give,
     give_extra,
+    own_part,
     state_of,
 )
 from weft.runtime.interface.optim import AdamA
@@ -145,3 +146,14 @@ def test_what_cannot_be_saved_or_given_is_said() -> None:
         give_extra({"held": Held()}, {})
     with pytest.raises(OptimizerStateError, match="Held does not take what was saved as 'held': KeyError: 'rows'"):
         give_extra({"held": Held()}, {"held": {}})
+
+
+def test_the_optimizer_that_accelerate_has_wrapped_is_what_is_saved() -> None:
+    class AcceleratedOptimizer(torch.optim.Optimizer):
+        def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+            self.optimizer, self.param_groups = optimizer, optimizer.param_groups
+
+    plain = torch.optim.AdamW([nn.Parameter(torch.ones(2))])
+    wrapped = AcceleratedOptimizer(plain)
+    assert own_part(wrapped) is plain
+    assert state_of(wrapped, {id(plain.param_groups[0]["params"][0]): "w"}).kind == "AdamW"

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from tests.support.one_rank import one_rank
 from weft.runtime.communication.channel import Channel, meeting
-from weft.runtime.communication.others import RankError
+from weft.runtime.communication.failures import RankError
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_a_failure_is_told_and_nothing_behind_it_runs(alone: None) -> None:
     for pending in (first, second):
         with pytest.raises(RankError, match=r"^rank 0 failed in sum: no room$"):
             pending.wait()
-    assert not other and channel.others.told.read() == "rank 0 failed in sum: no room"
+    assert not other and channel.others.record.read() == "rank 0 failed in sum: no room"
     channel.close()
 
 
@@ -55,7 +55,7 @@ def test_who_waits_ends_with_what_another_rank_has_told(alone: None) -> None:
         go.wait(10)
 
     pending = channel.start("sum", begin)
-    channel.others.told.write("rank 1 failed in the matmul: out of memory")
+    channel.others.record.write("rank 1 failed in the matmul: out of memory")
     with pytest.raises(RankError, match="rank 1 failed in the matmul: out of memory"):
         pending.wait()
     go.set()
@@ -64,18 +64,18 @@ def test_who_waits_ends_with_what_another_rank_has_told(alone: None) -> None:
 
 def test_errors_inside_are_told_but_those_that_all_have(alone: None) -> None:
     channel = Channel()
-    with pytest.raises(RankError), channel.others.telling("the step"):
+    with pytest.raises(RankError), channel.others.reporting("the step"):
         raise RankError("rank 1 has gone")
-    assert channel.others.told.read() is None
-    with pytest.raises(ZeroDivisionError), channel.others.telling("the step"):
+    assert channel.others.record.read() is None
+    with pytest.raises(ZeroDivisionError), channel.others.reporting("the step"):
         raise ZeroDivisionError
-    assert channel.others.told.read() == "rank 0 failed in the step: ZeroDivisionError"
+    assert channel.others.record.read() == "rank 0 failed in the step: ZeroDivisionError"
     channel.close()
 
 
 def test_after_a_failure_and_when_it_is_closed_nothing_starts(alone: None) -> None:
     channel = Channel()
-    with pytest.raises(ZeroDivisionError), channel.others.telling("a division"):
+    with pytest.raises(ZeroDivisionError), channel.others.reporting("a division"):
         _ = 1 / 0
     with pytest.raises(RankError, match=r"rank 0 failed in a division: .* has to be made anew, on all ranks"):
         channel.start("a sum", lambda: None)

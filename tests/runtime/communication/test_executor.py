@@ -86,7 +86,7 @@ def test_a_stage_that_fails_is_named_to_the_other_ranks(monkeypatch: pytest.Monk
     on_rank = ProgramOnRank(program)
     with pytest.raises(MemoryError, match="no room for 4 elements"):
         on_rank.run(given(program))
-    told = on_rank._executor._channels["network"].others.told.read()
+    told = on_rank._executor._channels["network"].others.record.read()
     assert told == "rank 0 failed in the stage 'bad': no room for 4 elements"
     on_rank.close()
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tests.support.one_rank import one_rank
 from weft.runtime.communication.channel import Pending
-from weft.runtime.communication.others import RankError
+from weft.runtime.communication.failures import RankError
 from weft.runtime.communication.sharded_optimizer import ShardedOptimizer
 
 

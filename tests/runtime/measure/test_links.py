@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from weft.runtime.measure.links import LinkCost, line, there_and_back
+from weft.runtime.measure.links import LinkCost, line, round_trip
 from weft.solver.timing import time_orders
 
 
@@ -20,7 +20,7 @@ def test_two_sizes_make_a_latency_and_a_time_for_each_byte() -> None:
 
 @pytest.mark.parametrize("world", [1, 2, 4])
 def test_one_token_is_under_way_at_a_time(world: int) -> None:
-    problem, hops = there_and_back(world)
+    problem, hops = round_trip(world)
     assert len(hops) == 2 * (world - 1) and {(b, a) for a, b in hops} == set(hops)
     orders = [[(block, number) for number in range(3) for block in problem.blocks_on[device]]
               for device in range(world)]

@@ -108,7 +108,7 @@ def test_a_folder_is_of_one_plan_and_each_job_comes_once(tmp_path: Path) -> None
 
 def test_who_waits_for_a_turn_that_does_not_move_says_for_whom(tmp_path: Path, capsys: pytest.CaptureFixture[str]
                                                                ) -> None:
-    board = FileBoard(tmp_path / "rank0.turns", 8, "a plan", ["a", "b"], 1.0, told_after=0.02)
+    board = FileBoard(tmp_path / "rank0.turns", 8, "a plan", ["a", "b"], 1.0, report_after=0.02)
     board.hold(1)
     looks = []
 
@@ -127,7 +127,7 @@ def test_who_waits_for_a_turn_that_does_not_move_says_for_whom(tmp_path: Path, c
 
 def test_a_board_that_a_stopped_process_holds_is_not_waited_for_in_silence(
         tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    board = FileBoard(tmp_path / "rank0.turns", 8, "a plan", ["a"], 1.0, told_after=0.02, within=0.1)
+    board = FileBoard(tmp_path / "rank0.turns", 8, "a plan", ["a"], 1.0, report_after=0.02, within=0.1)
     holder = os.open(board.path, os.O_RDWR)
     fcntl.flock(holder, fcntl.LOCK_EX)
     with pytest.raises(TimeoutError, match="does not let go of it"), board.locked():

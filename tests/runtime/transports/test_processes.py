@@ -52,7 +52,7 @@ def test_random_schedules_run_right_over_every_transport(tmp_path: Path) -> None
 def rank_main(folder: Path) -> None:
     done = 0
     # Rank 2 might be on a host of its own: over gloo some messages go through shared memory, others over sockets.
-    hosts = mock.patch("weft.runtime.transports.near_and_far.host", lambda: f"host {os.environ['RANK'] == '2'}")
+    hosts = mock.patch("weft.runtime.transports.by_host.host", lambda: f"host {os.environ['RANK'] == '2'}")
     with hosts, join(PATIENCE) as session:
         for path in sorted(folder.glob("*.json")):
             plan = load_plan(path)

@@ -24,7 +24,7 @@ class Fault(Exception):
 
 #: What each phase calls, by the place where the search knows it.
 CALLED = [f"weft.solver.{place}" for place in (
-    "step.proven.makespan_bound", "step.proven.implied_order", "step.proven.steady_bound", "step.incumbent.repeat",
+    "step.proven.by_contraction", "step.proven.implied_order", "step.proven.steady_bound", "step.incumbent.repeat",
     "step.state.takes_before_giving", "step.phases.steady_state.periodic_seed", "step.phases.steady_state.find_period",
     "period.shorten.shorten_latency", "step.edges.complete", "step.order_model.reorder",
     "step.phases.polish.FixedOrder", "period.reductions.multi_batch.in_copies",
@@ -33,7 +33,7 @@ CALLED = [f"weft.solver.{place}" for place in (
 
 #: Of each way to go on after a fault.
 SOME = [f"weft.solver.{place}" for place in (
-    "step.proven.makespan_bound", "step.incumbent.repeat", "step.phases.steady_state.find_period",
+    "step.proven.by_contraction", "step.incumbent.repeat", "step.phases.steady_state.find_period",
     "step.edges.complete", "step.order_model.reorder", "step.phases.polish.FixedOrder", "bounds.states.search")]
 
 STARTS_KNOWN = "weft.solver.step.phases.first_schedule.STARTS"

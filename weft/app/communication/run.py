@@ -30,7 +30,7 @@ class ProgramOnRank:
     for the other ranks. ``half``: the type of two-byte elements, bfloat16 by default.
 
     Raises ``ValueError`` if no process group is initialised, its number of ranks differs from the program's, or ranks
-    have different programs, and :class:`~weft.runtime.communication.others.RankError` if another rank does not
+    have different programs, and :class:`~weft.runtime.communication.failures.RankError` if another rank does not
     construct it too.
     """
 
@@ -59,8 +59,8 @@ class ProgramOnRank:
         of outputs and of the tensors carried to the next step. For a sliced tensor that is its slice (:meth:`held`).
 
         Raises ``ValueError`` for a tensor that is missing, or of another shape, type or device, and
-        :class:`~weft.runtime.communication.others.RankError` if another rank has failed or exceeded the timeout. After
-        either, create the program again.
+        :class:`~weft.runtime.communication.failures.RankError` if another rank has failed or exceeded the timeout.
+        After either, create the program again.
         """
         return self._executor.run(tensors)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from weft.models.graph_network.graph import Graph
 from weft.models.graph_network.steps import Pass
-from weft.runtime.graph_network.held import StepLike
+from weft.runtime.graph_network.device_tensors import StepLike
 from weft.runtime.graph_network.layers import GraphNetwork
 from weft.runtime.graph_network.streaming import ChunkWorker
 from weft.runtime.graph_network.training import Streamed

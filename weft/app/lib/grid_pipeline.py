@@ -20,9 +20,8 @@ from weft.models.grid.pipeline import (
     grid_space,
     pipeline_candidate,
     pipeline_spec,
-    stage_layers,
 )
-from weft.models.grid.step_end import StepEnd, step_end
+from weft.models.grid.step_end import StepEnd
 from weft.models.spec.sections import Spec
 from weft.models.spec.spec import SpecError
 from weft.solver.problem import Problem
@@ -64,9 +63,7 @@ class GridPipeline:
 
     def end(self, schedule: Schedule) -> StepEnd:
         """The time that the end of the step adds to ``schedule``."""
-        degrees = self.grid.degrees
-        stages = stage_layers(schedule.solver["layers_of_stage"], self.space.ranks.of(degrees))
-        return step_end(stages, degrees, self.space.links, self.space.size)
+        return self.space.end(self.grid.degrees, schedule)
 
 
 def is_open(source: Spec | Problem) -> TypeGuard[Spec]:

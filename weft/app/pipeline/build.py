@@ -25,7 +25,7 @@ from weft.app.pipeline.lib.meta import numbers_for, real
 from weft.app.pipeline.lib.options import PipelineOptions
 from weft.app.pipeline.lib.precision import autocasting, lowered, require_types, typed
 from weft.app.pipeline.lib.running import require_compile
-from weft.app.pipeline.lib.split import Model, divided, require_alike, require_split, with_values
+from weft.app.pipeline.lib.split import Model, divided, divided_alike, require_split, with_values
 from weft.app.pipeline.planning.backends import require_backends
 from weft.app.pipeline.planning.decide import Example, decide
 from weft.app.pipeline.planning.frozen import require_backwards
@@ -35,16 +35,16 @@ from weft.app.pipeline.run.pipe import PipelineEngine
 from weft.app.pipeline.run.shapes import Recapture
 from weft.runtime.backends.stages import stages_by
 from weft.runtime.by_modules.trace import trace
+from weft.runtime.captured.capture_cache import cached_capture
 from weft.runtime.captured.captured import Captured, CaptureError, is_on_meta
 from weft.runtime.captured.cut import BATCH
 from weft.runtime.captured.division import Goal, InputLeaf, ModelDivision
 from weft.runtime.captured.inputs.batch import BatchLayout, micro_batch
 from weft.runtime.captured.inputs.batch_dims import Dims, dims_of, leaves_of, positional_names, target_dim
-from weft.runtime.captured.looks import looked_at
 from weft.runtime.captured.loss import learning, require_own
 from weft.runtime.captured.materials import Materials
+from weft.runtime.captured.metadata_reads import used_parameters
 from weft.runtime.captured.purity import Purity
-from weft.runtime.captured.remembered import captured_or_remembered
 from weft.runtime.checkpoint.weights import named_tensors
 from weft.runtime.plan.plan import Plan
 from weft.runtime.ranks.session import Session, SessionError, join
@@ -133,7 +133,7 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
         module, session.device, options.state, options.materialise, {name: v.dtype for name, v in full.items()})
     captured = _captured(module, [micro_batch((args, kwargs), count, dims, i) for i in range(count)], options, session)
     unread = captured.unread()
-    looked = looked_at(module, part_args, part_kwargs) if unread and materials is None else set()
+    looked = used_parameters(module, part_args, part_kwargs) if unread and materials is None else set()
     if (lost := [name for name in unread if name not in looked]) and not options.allow_unread:
         raise CaptureError(f"no operator reads the parameters {some(lost, 3)}: freeze them with requires_grad_(False), "
                            "or pass allow_unread=True, and they stay as they are")
@@ -197,9 +197,7 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
             if isinstance(again, Captured):
                 again.require_fixed()
             again = treated_as_planned(again, plan, tree_flatten(parts[0])[0], dims)
-            found = divided(again, places, Purity(again, options.light) if isinstance(again, Captured) else None)
-            require_alike(found, own)
-            return found
+            return divided_alike(again, own, Purity(again, options.light) if isinstance(again, Captured) else None)
 
         return own, recapture
 
@@ -217,7 +215,7 @@ def _captured(module: nn.Module, parts: Sequence[tuple[tuple[Any, ...], dict[str
         if options.split is not None:
             return trace(module, parts, options.split)
         args, kwargs = real(parts[0], session.device)
-        return captured_or_remembered(module, args, kwargs, session.device, cache_folder(options.cache))
+        return cached_capture(module, args, kwargs, session.device, cache_folder(options.cache))
 
 
 def _require_plain(module: object, options: PipelineOptions, device: torch.device) -> None:

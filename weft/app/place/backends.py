@@ -14,11 +14,11 @@ from typing import Any
 
 from weft.runtime.backends.assignment import AssignedPart, Assignment
 from weft.runtime.backends.build import Choice, captured_of, device_of
-from weft.runtime.backends.candidates import Alike, candidates_of, cover_problem
+from weft.runtime.backends.candidates import SimilarParts, candidates_of, cover_problem
 from weft.runtime.backends.graph import UnitGraph
 from weft.runtime.backends.measuring import Measuring, boundaries_of, machine_name, measuring
 from weft.runtime.backends.registry import EAGER, Backend, backends_named
-from weft.runtime.backends.trial import Found
+from weft.runtime.backends.trial import TrialResult
 from weft.solver.cpsat.budget import Budget
 from weft.solver.io.writing import default_folder
 from weft.solver.placement.cover.problem import Cover, CoverProblem
@@ -92,10 +92,10 @@ def choose_backends(path: str | os.PathLike[str], backends: str | Sequence[str],
 
 
 def _measured(graph: UnitGraph, own: Measuring, usable: Sequence[Backend], limit: float, notes: list[str],
-              on_progress: Callable[[str], None]) -> list[tuple[Alike, Found]]:
+              on_progress: Callable[[str], None]) -> list[tuple[SimilarParts, TrialResult]]:
     """Candidates with their measurements, until ``limit`` seconds have passed; known results are reused. The next
     backend is the one with the least time so far, and one part may take no more than an even share of it."""
-    found, late, refused = list[tuple[Alike, Found]](), Counter[str](), dict[str, list[str]]()
+    found, late, refused = list[tuple[SimilarParts, TrialResult]](), Counter[str](), dict[str, list[str]]()
     listed = [candidates_of(graph, backend)[::-1] for backend in usable]
     total, used = sum(map(len, listed)), Counter[str]()
     while left := [each for each in listed if each]:
@@ -121,7 +121,7 @@ def _measured(graph: UnitGraph, own: Measuring, usable: Sequence[Backend], limit
     return found
 
 
-def _run_whole(own: Measuring, best: Cover, eager: Found, budget: Budget, on_progress: Callable[[str], None],
+def _run_whole(own: Measuring, best: Cover, eager: TrialResult, budget: Budget, on_progress: Callable[[str], None],
                notes: list[str]) -> tuple[Cover, dict[tuple[int, ...], float]]:
     """The cover that is fastest as a whole, and the time of each one run, as a share of eager measured beside it."""
     measured: dict[tuple[int, ...], float] = {}

@@ -68,8 +68,8 @@ class PlanOnRank:
     def run(self, given: Mapping[str, torch.Tensor]) -> dict[str, tuple[LocalPiece, ...]]:
         """Run the plan on inputs, parameters and states, given whole by name; returns this rank's pieces of each output
         and, for a sum, of its terms. A rank without any has no entry. Raises ``ValueError`` for missing values or wrong
-        shapes, before anything is sent, and :class:`~weft.runtime.communication.others.RankError` if another rank fails
-        to take part."""
+        shapes, before anything is sent, and :class:`~weft.runtime.communication.failures.RankError` if another rank
+        fails to take part."""
         self.whole.require_given(given)
         return self._pieces(self.executor.run(given))
 

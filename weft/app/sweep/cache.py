@@ -148,5 +148,5 @@ def solve_point(case: Case, options: SearchOptions, seconds_used: float = 0.0) -
         return str(refusal)
     if own.solver.get("interrupted"):
         raise KeyboardInterrupt
-    known, _ = known_schedules(case, options.budget())
+    known, _ = known_schedules(case, options.budget(), 1.0)
     return Solved(own, {name: schedule for name, schedule in known.items() if not violations(schedule, limit=1)})

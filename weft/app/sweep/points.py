@@ -53,11 +53,11 @@ class Point:
 
 @dataclass(frozen=True)
 class ChangedSource:
-    """A point and the source changed to it. ``work`` is the work of one micro-batch, in the sweep's unit."""
+    """A point and the source changed to it. ``work`` is the mean work of a micro-batch, in the sweep's unit."""
 
     point: Point
     source: Spec | Problem
-    work: int
+    work: float
 
     @property
     def reserve(self) -> Number:
@@ -132,6 +132,9 @@ def _of_spec(spec: Spec, axes: Axes) -> _SweepGrid:
     from weft.models.spec.sections import TrainingRun
 
     run = spec.run
+    for name in ("micro_batch_sizes", "recompute", "shapes", "chunks"):
+        if spec.parallel is not None and getattr(axes, name) is not None:
+            raise ValueError(f"{name} cannot vary on a uniform grid, whose parallel states it; sweep a spec for each")
     if axes.recompute is not None and not isinstance(run, TrainingRun):
         raise ValueError("recompute cannot vary in inference, which keeps nothing for a backward")
     if axes.micro_batch_sizes is not None and isinstance(spec.model, ExplicitModel | GraphModel):
@@ -139,7 +142,11 @@ def _of_spec(spec: Spec, axes: Axes) -> _SweepGrid:
                          f"one micro-batch of the size the spec states ({run.micro_batch_size})")
     gpus = spec.cluster.gpus
     have = spec.cluster.memory * (gpus if len(spec.cluster.memory) == 1 else 1)
-    sequence = spec.model.sequence if isinstance(spec.model, GptModel) else 1
+    sequence: float = spec.model.sequence if isinstance(spec.model, GptModel) else 1
+    if isinstance(run, TrainingRun) and isinstance(run.lengths, tuple):
+        if axes.micro_batches is not None:
+            raise ValueError("micro_batches cannot vary where training.lengths lists each of them; leave it out")
+        sequence = sum(run.lengths) / len(run.lengths) if isinstance(spec.model, GptModel) else 1
 
     def make(memory: tuple[int, ...], shapes: tuple[str, ...], recompute: bool | None, size: int,
              micro_batches: int) -> ChangedSource:

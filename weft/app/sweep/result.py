@@ -215,7 +215,7 @@ def row_of(variant: ChangedSource, solved: Solved, *, added: bool = False) -> Sw
     point, own = variant.point, solved.weft
     bound = float(own.solver.get("bound_over_placements", own.makespan_bound))
     is_best = own.makespan <= bound * (1 + RELATIVE_TOLERANCE)
-    work = variant.work * point.micro_batches
+    work = round(variant.work * point.micro_batches)
     known = [KnownPoint(name, str(schedule.solver.get("placement", "")), schedule.makespan, _throughput(work, schedule),
                         max(schedule.peak_with_static)) for name, schedule in solved.known.items()]
     return SweepRow(point, work, str(own.solver.get("placement", "")), own.makespan, bound,
@@ -240,7 +240,7 @@ def memory_list(amounts: Sequence[Number | None], unit: str, *, with_unit: bool 
 
 def _against(row: SweepRow) -> str:
     if not row.known:
-        return "none"
+        return "none found"
     best = row.known[0]
     change = row.throughput / best.throughput - 1
     return f"{best.title}: " + ("a tie" if abs(change) < 5e-5 else f"weft {change:+.2%}")

@@ -129,6 +129,7 @@ class _SweepRun:
         self._blank = blank
         self._requested = len(variants)
         self._cases: dict[int, Case] = {}
+        self._keys: set[str] = set()
         self._solved: dict[int, Solved] = {}
         self._pending: dict[Future[Solved | str], _Task] = {}
         self._started = time.monotonic()
@@ -178,8 +179,10 @@ class _SweepRun:
                 seen.add(known)
                 variant, case = tightened(self.variants[index], self._cases[index],
                                           self._solved[index].known[known.name])
-                self._cases[len(self.variants)] = case
-                self.variants.append(variant)
+                if (key := key_of(case, self.options)) not in self._keys:  # two that tie lead to one case
+                    self._keys.add(key)
+                    self._cases[len(self.variants)] = case
+                    self.variants.append(variant)
         return range(first, len(self.variants))
 
     def _begin(self, index: int, executor: Executor) -> None:
@@ -195,6 +198,7 @@ class _SweepRun:
                 return
         case = self._cases[index]
         key = key_of(case, self.options)
+        self._keys.add(key)
         known = None if self.cache is None else self.cache.load(key, case)
         if known is not None:
             self.cached += 1
@@ -276,14 +280,14 @@ def tightened(variant: ChangedSource, case: Case, known: Schedule) -> tuple[Chan
 def _squeezed(placement: CasePlacement, variant: ChangedSource) -> CasePlacement:
     """``placement`` with the memory that ``variant`` leaves its blocks."""
     static = placement.details.get("static_memory", [0] * len(variant.point.memory))
-    memory = [None if amount is None else amount - variant.reserve - held
-              for amount, held in zip(variant.point.memory, static, strict=True)]
+    usable = [None if amount is None else amount - variant.reserve
+              for amount in variant.point.memory[:len(static)]]  # of a grid's identical GPUs one a stage
+    memory = [None if amount is None else amount - held for amount, held in zip(usable, static, strict=True)]
     if placement.gpus:  # a device represents identical GPUs
         memory = [memory[group[0]] for group in placement.gpus]
     details = dict(placement.details)
     if "gpu_memory" in details:
-        details["gpu_memory"] = [None if amount is None else amount - variant.reserve
-                                 for amount in variant.point.memory]
+        details["gpu_memory"] = usable
     return replace(placement, problem=with_memory(placement.problem, memory), details=details)
 
 

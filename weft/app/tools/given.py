@@ -15,8 +15,7 @@ from weft.app.lib.options import SearchOptions
 from weft.models.candidates.gpu_costs import family_model, gpu_costs
 from weft.models.grid.degrees import Degrees
 from weft.models.grid.grids import GridSpace
-from weft.models.grid.pipeline import grid_space, pipeline_spec, stage_layers
-from weft.models.grid.step_end import step_end
+from weft.models.grid.pipeline import grid_space, pipeline_spec
 from weft.models.spec.model_sections import ExplicitModel, GraphModel
 from weft.models.spec.placement import Parallel
 from weft.models.spec.spec import Spec, SpecError
@@ -54,8 +53,7 @@ class Piped:
         """Seconds that gradients, optimizer and parameters add after ``schedule``, if modelled."""
         if self.degrees is None or self.space is None:
             return 0.0
-        stages = stage_layers(schedule.solver["layers_of_stage"], self.space.ranks.of(self.degrees))
-        return step_end(stages, self.degrees, self.space.links, self.space.size).seconds
+        return self.space.end(self.degrees, schedule).seconds
 
     @property
     def gpus(self) -> int:

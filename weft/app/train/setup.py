@@ -14,7 +14,7 @@ from torch.optim import AdamW, Optimizer
 
 from weft.app.pipeline.lib.options import PipelineOptions
 from weft.runtime.captured.captured import CaptureError
-from weft.runtime.captured.told import raised_at
+from weft.runtime.captured.errors import raised_at
 from weft.runtime.interface.factory import FactoryError, find_function
 from weft.runtime.interface.training import Loss
 

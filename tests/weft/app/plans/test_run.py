@@ -26,7 +26,7 @@ from weft.models.transform.program import PlanProgram, ProgramBuilder
 from weft.plans import program as program_of
 from weft.plans import tensor_parallel, with_backward, with_update
 from weft.runtime.by_hand.operators import OPERATORS
-from weft.runtime.communication.others import RankError
+from weft.runtime.communication.failures import RankError
 
 RANKS, STEPS, RATE, DECAY = 4, 3, 0.01, 0.1
 TRAINED = ("gpt", "convolutions")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import weft
+from tests.models.grid.test_pipeline import spec_of
 from tests.support.builders import TINY_SPEC, chain, pipeline, together_spec, v
 from tests.support.sweeps import EFFORT, sweep, uniform
 from weft.app.lib.case import case_of
@@ -133,6 +134,46 @@ def test_refinement_takes_a_known_schedule_on_gpus_that_compute_together() -> No
     own = next(one for one in found.placements if one.gpus == placement.gpus)
     assert tighter.point.memory == (max(known.peak_with_static) + 2**30,) * 4
     assert not violations(own.label(baseline("1f1b", own.problem, 4)))
+
+
+LENGTHS = """\
+model: {family: gpt, layers: 4, hidden: 256, heads: 4, vocabulary: 1000, sequence: 512}
+cluster: {gpus: 2, device: a100}
+training: {lengths: [512, 256, 256]}
+"""
+GRID = ("{tensor: 2, pipeline: 4, virtual: 1, data: 4, expert: 1, context: 1, zero: 1, recompute: none, "
+        "micro_batch: 1}")
+
+
+def test_refinement_takes_a_known_schedule_of_a_grid_on_one_gpu_of_each_stage() -> None:
+    grid = spec_of(GRID)
+    case = case_of(grid)
+    placement = case.placements[0]
+    known = placement.label(baseline("1f1b", placement.problem, case.micro_batches))
+    _, found = tightened(next(iter(variants_of(grid, Axes())[0])), case, known)
+    own = next(one for one in found.placements if one.title == placement.title)
+    assert own.details["gpu_memory"] == [max(known.peak_with_static)] * 4
+    assert not violations(own.label(baseline("1f1b", own.problem, case.micro_batches)))
+
+
+@pytest.mark.parametrize("axes", [{"recompute": [True]}, {"micro_batch_sizes": [2]}, {"shapes": ["v"]}])
+def test_what_a_grid_states_cannot_vary(axes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="cannot vary on a uniform grid"):
+        variants_of(spec_of(GRID), Axes(**axes))
+
+
+def test_lengths_are_the_tokens_of_a_step_and_their_number_is_fixed() -> None:
+    listed = parse_spec(LENGTHS)
+    (variant,) = variants_of(listed, Axes())[0]
+    assert variant.work * variant.point.micro_batches == pytest.approx(512 + 256 + 256)
+    with pytest.raises(ValueError, match=r"training\.lengths lists each"):
+        variants_of(listed, Axes(micro_batches=[2, 3]))
+
+
+def test_known_schedules_that_tie_add_one_point() -> None:
+    found = sweep(pipeline(v(2), memory=6, split=(1, 1)), micro_batches=[6, 8])
+    points = [row.point for row in found.rows]
+    assert len(set(points)) == len(points) > 1
 
 
 # -- the front ------------------------------------------------------------------------------------------------------

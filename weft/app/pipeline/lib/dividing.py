@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from torch import Tensor, nn
 
 from weft.app.pipeline.lib.mesh import tensor_dimension
-from weft.runtime.captured.captured import Captured, CaptureError, exchanged
+from weft.runtime.captured.captured import Captured, CaptureError, replace_tensors
 from weft.runtime.captured.loss import learning
 from weft.runtime.train.sharding import is_divided
 
@@ -74,8 +74,8 @@ def in_shares(captured: Captured, options: PipelineOptions) -> Captured:
         share = DTensor.from_local(local, mesh, [how], run_check=False)
         shares[own] = nn.Parameter(share, requires_grad=parameter.requires_grad)
     if loss is not None:
-        exchanged(loss, shares)
-    return captured.exchanging(shares)
+        replace_tensors(loss, shares)
+    return captured.with_tensors(shares)
 
 
 def _placed(model: nn.Module, plan: TensorPlan | None, mesh: Any) -> dict[int, tuple[str, nn.Parameter, Any]]:

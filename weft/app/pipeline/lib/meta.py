@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from weft.runtime.captured.captured import Captured, exchanged
+from weft.runtime.captured.captured import Captured, replace_tensors
 from weft.runtime.captured.division import ModelDivision
 from weft.runtime.captured.materials import Materials, stand_in
 from weft.runtime.checkpoint.weights import named_tensors
@@ -36,7 +36,7 @@ def numbers_for(captured: Captured, cut: ModelDivision, stages: tuple[int, ...],
     values = materials.of(wanted)
     names = {id(item.tensor): item.name for item in named_tensors(captured.model)}
     precise = {names[own]: value for own, value in values.items()}
-    return captured.exchanging(_rounded(wanted, values)), precise
+    return captured.with_tensors(_rounded(wanted, values)), precise
 
 
 def built_on_lookup(training: Training, make: Callable[[int], nn.Module], materials: Materials) -> Training:
@@ -51,7 +51,7 @@ def with_numbers(module: nn.Module, materials: Materials, known: dict[int, Tenso
     known = {} if known is None else known
     wanted = [tensor for tensor in chain(module.parameters(), module.buffers()) if id(tensor) not in known]
     known.update(_rounded(wanted, materials.of(wanted)))
-    exchanged(module, known)
+    replace_tensors(module, known)
     return module
 
 

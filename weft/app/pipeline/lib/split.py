@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, TypeAlias
 
+import torch
 from torch import nn
 
 from weft.app.pipeline.lib.options import PipelineOptions
@@ -17,6 +18,7 @@ from weft.runtime.captured.captured import Captured, CaptureError, is_on_meta, w
 from weft.runtime.captured.cut import CapturedCut
 from weft.runtime.captured.division import ModelDivision
 from weft.runtime.captured.purity import Purity
+from weft.runtime.interface.training import Ports
 
 if TYPE_CHECKING:
     from weft.app.pipeline.planning.measuring import Example
@@ -30,19 +32,33 @@ def divided(model: Model, places: Sequence[int], purity: Purity | None) -> Model
     return ModuleCut(model) if isinstance(model, Traced) else CapturedCut(model, places, purity)
 
 
-def require_alike(found: ModelDivision, wanted: ModelDivision) -> None:
-    """Raise :class:`~weft.runtime.captured.captured.CaptureError` unless two divisions of a model, for batches of
-    different shapes, have the same stages: equal operators, values between stages, and parameters."""
-    if isinstance(found.captured, Captured) and isinstance(wanted.captured, Captured):
-        for own, like in zip_longest(found.captured.calls, wanted.captured.calls):
-            if own is None or like is None or (own.name, str(own.target)) != (like.name, str(like.target)):
+def divided_alike(model: Model, wanted: ModelDivision, purity: Purity | None) -> ModelDivision:
+    """``model``, captured for batches of another shape, in the same stages as ``wanted``: equal operators, values
+    between stages, and parameters. Only operators that expand a tensor over samples may be missing, as in a batch of
+    one sample.
+
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` if they differ.
+    """
+    places: Sequence[int] = ()
+    names: dict[str, str] = {}
+    if isinstance(model, Captured) and isinstance(wanted, CapturedCut):
+        pairs = list(zip_longest(*([node for node in each.calls if node.target is not torch.ops.aten.expand.default]
+                                   for each in (model, wanted.captured))))
+        for own, like in pairs:
+            if own is None or like is None or own.target != like.target:
                 raise CaptureError("the model computes something else for this shape: "
                                    f"{'nothing' if own is None else own.name}{'' if own is None else where(own)} "
                                    f"in place of {'nothing' if like is None else like.name}")
-    mine, theirs = found.stages(()), wanted.stages(())
-    if mine.ports != theirs.ports or [list(map(id, own)) for own in found.parameters] != [
+        mine, theirs = ({node: i for i, node in enumerate(each.calls)} for each in (model, wanted.captured))
+        places = [next(mine[own] for own, like in pairs if theirs[like] >= place) for place in wanted.places]
+        names = {own.name: like.name for own, like in pairs}
+    found = divided(model, places, purity)
+    ports = {s: Ports(*(tuple(names.get(name, name) for name in own) for own in each))
+             for s, each in found.stages(()).ports.items()}
+    if ports != wanted.stages(()).ports or [list(map(id, own)) for own in found.parameters] != [
             list(map(id, own)) for own in wanted.parameters]:
         raise CaptureError("for this shape the model's stages exchange other values, or have other parameters")
+    return found
 
 
 def require_split(module: nn.Module, options: PipelineOptions) -> None:

@@ -14,9 +14,9 @@ from weft.app.pipeline.planning.machine import Machine
 from weft.app.pipeline.planning.measuring import REPEATS, Ranks
 from weft.app.pipeline.planning.row import rank_of
 from weft.runtime.backends.registry import EAGER, BackendError, backends_named
-from weft.runtime.backends.stages import STAGE_BACKENDS, StageBackends, wrong_numbers
+from weft.runtime.backends.stages import STAGE_BACKENDS, StageBackends, numerical_mismatch
 from weft.runtime.captured.captured import Captured, CaptureError, is_on_meta
-from weft.runtime.captured.looks import untouched
+from weft.runtime.captured.metadata_reads import preserved_state
 from weft.runtime.measure.measure_stages import measure_stages
 from weft.runtime.measure.stage_costs import MODES, StageCosts
 from weft.runtime.measure.stage_feeds import feeds_of
@@ -81,12 +81,12 @@ def _measured(ranks: Ranks, places: Sequence[int], s: int, name: str) -> StageCo
         return None
     plain = ranks.training(places)
     training = ranks.computed_by([name if stage == s else EAGER for stage in range(len(places) + 1)]).training(places)
-    with untouched(captured.model, ranks.goal.loss):
+    with preserved_state(captured.model, ranks.goal.loss):
         feeds = feeds_of(plain, device)
         for before in range(s):
-            feeds.pass_by(before, plain.stages[before])
+            feeds.record_outputs(before, plain.stages[before])
         feed = feeds.feed(s, plain.stages[s])
-        if feed.trains and (wrong := wrong_numbers(feed, plain.stages[s], training.stages[s])) is not None:
+        if feed.trains and (wrong := numerical_mismatch(feed, plain.stages[s], training.stages[s])) is not None:
             return wrong
         cost, = measure_stages(training, device=device, repeats=REPEATS, only=[s], slots=True,
                                modes={"full": MODES["full"]})

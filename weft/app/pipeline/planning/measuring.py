@@ -29,11 +29,11 @@ from weft.runtime.captured.captured import Captured
 from weft.runtime.captured.cut import crossings
 from weft.runtime.captured.division import Data, Goal, ModelDivision, training_of
 from weft.runtime.captured.inputs.batch_dims import Dims
-from weft.runtime.captured.looks import untouched
 from weft.runtime.captured.loss import loss_of
 from weft.runtime.captured.materials import Materials
 from weft.runtime.captured.memory.decisions import Decisions
 from weft.runtime.captured.memory.treatment import treated
+from weft.runtime.captured.metadata_reads import preserved_state
 from weft.runtime.captured.purity import Purity, first_weight, work_of
 from weft.runtime.interface.counting import one_tensor
 from weft.runtime.interface.precision import MasterWeights
@@ -139,7 +139,7 @@ class Ranks:
         captured, purity = self.graph
         first, shares = first_weight(captured), work_of(captured, purity)
         self.session.barrier("to measure operators")
-        with autocasting(self.options.autocast, self.session.device), untouched(self.goal.loss):
+        with autocasting(self.options.autocast, self.session.device), preserved_state(self.goal.loss):
             own = operator_seconds(captured, self.example.leaves, loss=self.loss)
         seconds = self.session.exchange(own, "measuring operators")
         medians = (statistics.median(times) for times in zip(*seconds, strict=True))
@@ -196,7 +196,7 @@ class Ranks:
         """Measured costs of the stages of ``training``; each rank measures its own, all at the same time."""
         own = [s for s in training.stages if rank_of(s) == self.session.rank]
         self.session.barrier("to measure stages")
-        with untouched(self.captured.model, self.goal.loss):
+        with preserved_state(self.captured.model, self.goal.loss):
             mine = measure_stages(training, device=self.session.device, repeats=REPEATS, only=own,
                                   slots=True)
         found = [cost for each in self.session.exchange(mine, "measuring stages") for cost in each]
@@ -207,7 +207,7 @@ class Ranks:
         """Runs steps of ``plan`` with the stages of the cut at ``places``; the model is unchanged afterwards."""
         ranks = self.computed_by(plan.solver.get(STAGE_BACKENDS, ()))
         own = stages_of(plan, self.session.rank)
-        with (ranks._as_run(places, own) as training, untouched(self.captured.model, self.goal.loss),
+        with (ranks._as_run(places, own) as training, preserved_state(self.captured.model, self.goal.loss),
               closing(PlannedSteps(plan, self.session, training)) as found):
             if any(getattr(part, "sparse", False) for part in self.captured.model.modules()):
                 found.step()  # a first step shows which gradients are sparse

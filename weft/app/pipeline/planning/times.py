@@ -21,8 +21,8 @@ from torch.fx import Interpreter, Node
 from torch.utils._pytree import tree_map, tree_unflatten
 
 from weft.runtime.captured.captured import Captured, is_item, is_on_meta
-from weft.runtime.captured.looks import untouched
-from weft.runtime.captured.memory.kept import kept_bytes
+from weft.runtime.captured.memory.saved_bytes import saved_tensor_bytes
+from weft.runtime.captured.metadata_reads import preserved_state
 from weft.runtime.measure.measure import Timer, single_threaded
 
 #: Time of a forward and a backward over the forward's: a backward has two matrix products for each one of the forward.
@@ -60,7 +60,7 @@ def operator_seconds(captured: Captured, leaves: Sequence[Any], repeats: int = 5
     if is_on_meta(captured.model):
         return [BOTH_WAYS * seconds for seconds in seconds_alone(captured, device, repeats)]
     timed, behind = _Timed(captured, device), 0.0
-    with untouched(captured.model), single_threaded():
+    with preserved_state(captured.model), single_threaded():
         for _ in range(repeats + 1):
             with torch.no_grad():
                 results = timed.run(*leaves, enable_io_processing=False)
@@ -76,10 +76,10 @@ def operator_seconds(captured: Captured, leaves: Sequence[Any], repeats: int = 5
 
 def saved_bytes(captured: Captured, leaves: Sequence[Any]) -> list[float]:
     """Bytes of activations that each of ``captured.calls`` saves for the backward, derived from shapes."""
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode, untouched(captured.model):
-        kept = kept_bytes(captured, [mode.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves],
-                          lambda output: torch.empty(0))
-    return [float(kept.made.get(node.name, 0)) for node in captured.calls]
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode, preserved_state(captured.model):
+        fakes = [mode.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        kept = saved_tensor_bytes(captured, fakes, lambda output: torch.empty(0))
+    return [float(kept.by_operator.get(node.name, 0)) for node in captured.calls]
 
 
 def operator_weights(captured: Captured) -> list[float]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.fx import Interpreter, Node
 
 from weft.runtime.captured.captured import Captured
-from weft.runtime.captured.looks import untouched
+from weft.runtime.captured.metadata_reads import preserved_state
 from weft.runtime.captured.purity import Purity
 
 
@@ -36,6 +36,6 @@ def whole_numbers(captured: Captured, leaves: Sequence[Any]) -> dict[str, Tensor
     """By the operator's name, the integer and boolean tensors that ``captured`` computes from ``leaves``, except those
     that every stage computes itself."""
     counted = _Counted(captured)
-    with untouched(captured.model), torch.no_grad():
+    with preserved_state(captured.model), torch.no_grad():
         counted.run(*leaves, enable_io_processing=False)
     return counted.found

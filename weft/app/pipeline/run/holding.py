@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 _MODES, _PLAIN = "step trains and eval_step evaluates, there is no mode to set", "the model is pipe.model"
 #: Attributes of a module that a script may expect, and their replacement.
 INSTEAD = {"train": _MODES, "eval": _MODES, "training": _MODES, "module": _PLAIN, "modules": _PLAIN, "buffers": _PLAIN,
-           "forward": "step and eval_step run it", "backward": "step runs it", "zero_grad": "call the optimizer's",
+           "forward": "step and eval_step run it", "backward": "step runs it",
            "no_sync": "gradients of further steps add up, summed once by pipe.accumulate(batches)"}
 
 
@@ -96,6 +96,11 @@ class Holding:
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """As :meth:`parameters`, with the model's names."""
         yield from self._own.items()
+
+    def zero_grad(self) -> None:
+        """Drop the gradients of this rank's parameters, as the optimizer's ``zero_grad`` does."""
+        for parameter in self._own.values():
+            parameter.grad = None
 
     def gradients(self) -> dict[str, Tensor]:
         """The gradients of this rank's parameters that have one, by the model's names."""

@@ -13,7 +13,7 @@ from weft.app.pipeline.run.shapes import BatchPart, Shape
 from weft.runtime.backends.stages import StageBackends
 from weft.runtime.captured.captured import Captured
 from weft.runtime.captured.division import Goal, training_of
-from weft.runtime.captured.together import compute_together
+from weft.runtime.captured.tensor_parallel import parallelize_stage
 from weft.runtime.interface.training import Training
 from weft.runtime.ranks.session import Session
 from weft.runtime.replay.stepping import Running, Stepping
@@ -42,7 +42,7 @@ class Ready:
         """``training`` under autocast and tensor parallelism, as the options request."""
         if self.options.tensor_parallel is not None:
             for module in training.stages.values():
-                compute_together(module, peers_of(self.options))
+                parallelize_stage(module, peers_of(self.options))
         return under_autocast(training, self.options.autocast, self.session.device)
 
     def running(self, part: BatchPart, stepping: Stepping) -> Running:

@@ -110,7 +110,7 @@ class Shapes:
         feeding = self.first.feeding
         try:
             leaves = feeding.layout.flat(args, kwargs)
-            return feeding.layout.has_looks_of(leaves) and feeding.has_target_of(target, feeding.layout.size(leaves))
+            return feeding.layout.has_shapes_of(leaves) and feeding.has_target_of(target, feeding.layout.size(leaves))
         except BatchError:
             return True  # invalid in any shape: refused when it is cut
 
@@ -165,7 +165,7 @@ class Shapes:
                       for look, dim in zip(looks, layout.dims, strict=True))
         if place == (0, self.first.plan.micro_batches, self.first.plan.micro_batches) and all(
                 look is None or not isinstance(like, Tensor) or tuple(like.shape) == look
-                for look, like in zip(micro, layout.looks, strict=True)):
+                for look, like in zip(micro, layout.examples, strict=True)):
             return self.first
         key = (*place, micro)
         if key in self.refused:

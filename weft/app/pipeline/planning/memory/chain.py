@@ -16,9 +16,9 @@ from torch.fx import Node
 from weft.app.pipeline.planning.times import BOTH_WAYS, operator_seconds
 from weft.runtime.captured.captured import Captured, is_item, tensors
 from weft.runtime.captured.cut import crossings
-from weft.runtime.captured.looks import untouched
 from weft.runtime.captured.memory.decisions import Mode, units
-from weft.runtime.captured.memory.kept import Kept, kept_bytes
+from weft.runtime.captured.memory.saved_bytes import SavedBytes, saved_tensor_bytes
+from weft.runtime.captured.metadata_reads import preserved_state
 from weft.runtime.captured.purity import Purity
 from weft.runtime.train.offload import CopyEngine
 from weft.solver.placement.memory.plan import ChainOperator, MemoryProblem
@@ -64,8 +64,8 @@ def chain_of(captured: Captured, purity: Purity, leaves: Sequence[Any], loss: Ca
              first: int = 1, cuts: Collection[int] = ()) -> Chain:
     """The chain of ``captured``, measured on ``leaves``, the inputs of one micro-batch, and on the ``loss`` of its
     result. Only the first stage begins before operator ``first``; each of ``cuts`` begins an operator of the chain."""
-    with untouched(captured.model):
-        kept = kept_bytes(captured, leaves, loss)
+    with preserved_state(captured.model):
+        kept = saved_tensor_bytes(captured, leaves, loss)
     seconds = dict(zip(captured.calls, operator_seconds(captured, leaves), strict=True))
     begins = {next(node for node in captured.calls[place:] if not is_item(node)) for place in cuts}
     groups = _groups(captured, purity, kept, begins)
@@ -80,8 +80,8 @@ def chain_of(captured: Captured, purity: Purity, leaves: Sequence[Any], loss: Ca
         last = i == len(groups) - 1
         found.append(ChainOperator(
             group[-1].name, max(1, round(forward * 1e9)), round((BOTH_WAYS - 1) * forward * 1e9),
-            sum(kept.made.get(node.name, 0) for node in group), 0 if last else between[places[i + 1]].size,
-            passing[i], STATE * weights + (kept.behind if last else 0), layer=_layer(group[-1])))
+            sum(kept.by_operator.get(node.name, 0) for node in group), 0 if last else between[places[i + 1]].size,
+            passing[i], STATE * weights + (kept.by_loss if last else 0), layer=_layer(group[-1])))
     sizes = {k: between[place].size for k, place in enumerate(places) if k and place >= first and between[place].values}
     return Chain(tuple(found), tuple(groups), _narrow(sizes, found), tuple(places))
 
@@ -112,7 +112,7 @@ def copy_bandwidth(device: torch.device) -> float:
     return 2 * COPIED / best
 
 
-def _groups(captured: Captured, purity: Purity, kept: Kept, begins: Collection[Node]) -> list[tuple[Node, ...]]:
+def _groups(captured: Captured, purity: Purity, kept: SavedBytes, begins: Collection[Node]) -> list[tuple[Node, ...]]:
     """Groups of operators with one decision each. Operators that save nothing join the next group, as recomputing it
     needs them."""
     found: list[tuple[Node, ...]] = []
@@ -122,7 +122,7 @@ def _groups(captured: Captured, purity: Purity, kept: Kept, begins: Collection[N
             found.append(tuple(waiting))
             waiting = []
         waiting += unit
-        if any(kept.made.get(node.name) for node in unit):
+        if any(kept.by_operator.get(node.name) for node in unit):
             found.append(tuple(waiting))
             waiting = []
     if waiting:
@@ -130,7 +130,7 @@ def _groups(captured: Captured, purity: Purity, kept: Kept, begins: Collection[N
     return found
 
 
-def _passes(captured: Captured, purity: Purity, place: int, group: Sequence[Node], kept: Kept) -> int:
+def _passes(captured: Captured, purity: Purity, place: int, group: Sequence[Node], kept: SavedBytes) -> int:
     """Bytes of tensors that must stay if recomputation starts behind ``group``: results of earlier operators that are
     read later, and of ``group``'s own results those that are not saved anyway."""
     own, total, seen = set(group), 0, set[Node]()
@@ -141,7 +141,7 @@ def _passes(captured: Captured, purity: Purity, place: int, group: Sequence[Node
             continue
         if not any(user.op == "output" or purity.place.get(user, -1) >= place for user in node.users):
             continue
-        if base not in own or base.name not in kept.given:
+        if base not in own or base.name not in kept.outputs:
             seen.add(base)
             total += metadata.numel() * metadata.element_size()
     return total

@@ -13,7 +13,7 @@ from weft.app.pipeline.planning.memory.chain import STATE, Chain, _narrow, chain
 from weft.runtime.captured.captured import Captured
 from weft.runtime.captured.cut import CapturedCut, crossings
 from weft.runtime.captured.memory.decisions import Decisions
-from weft.runtime.captured.memory.kept import kept_bytes
+from weft.runtime.captured.memory.saved_bytes import saved_tensor_bytes
 from weft.runtime.captured.purity import Purity
 from weft.solver.placement.memory.plan import ChainOperator
 from weft.solver.placement.memory.plan_memory import plan_memory
@@ -25,7 +25,7 @@ def gpt() -> tuple[Captured, Purity, Chain, int]:
     ids = torch.randint(97, (8, 32))
     captured = Captured.of(GPT(3, 32, 97, 32), (ids,))
     purity = Purity(captured)
-    total = sum(kept_bytes(captured, [ids], lambda output: token_loss(output, ids)).made.values())
+    total = sum(saved_tensor_bytes(captured, [ids], lambda output: token_loss(output, ids)).by_operator.values())
     return captured, purity, chain_of(captured, purity, [ids], lambda output: token_loss(output, ids), first=2), total
 
 

@@ -1,4 +1,4 @@
-"""Reports on errors in a model's own code: the error, the user's line that raised it, and what to do."""
+"""Reports of errors in a model's code: the error, the user's line that raised it, and the remedy."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from torch import nn
 
-#: Code that is not the user's: torch's, and weft's that runs models.
+#: Folders of code that is not the user's: torch, and the part of weft that runs models.
 _OURS = (str(Path(torch.__file__).resolve().parent), str(Path(__file__).resolve().parents[1]))
-#: Where torch quotes the user's line in a message.
+#: A quotation of the user's line in a message of torch.
 _QUOTED = re.compile(r'File "([^"]+)", line (\d+), in \S+\n\s*([^\n]*)')
-#: Of which attributes torch warns that an export of a recurrent layer assigns: of these alone.
-_ROW = r"The tensor attributes? (self\.\S*_flat_weights\[\d+\](, )?)+ w\w+ assigned during export"
+#: torch's warning that the export of a recurrent layer assigns these attributes, and no others.
+_FLAT_WEIGHTS_WARNING = r"The tensor attributes? (self\.\S*_flat_weights\[\d+\](, )?)+ w\w+ assigned during export"
 
-#: torch's messages, and their meaning for users who have not read torch's code.
+#: torch's messages, each with its meaning in plain words.
 _PLAIN = (("Could not guard on data-dependent expression", "Python looks at the numbers of a tensor"),
           ("Could not extract specialized integer from data-dependent", "Python looks at the numbers of a tensor"),
           (".numpy() is not supported for tensor subclasses", "numpy is called, which an export cannot follow"),
@@ -30,32 +30,32 @@ _PLAIN = (("Could not guard on data-dependent expression", "Python looks at the 
 
 
 def raised_at(error: BaseException) -> str:
-    """The first line of the error, and the innermost of the user's lines that it passed through."""
+    """The first line of the error's message, and the user's innermost line in its traceback."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    said = next((plain for known, plain in _PLAIN if known in lines[0]), lines[0].partition(". ")[0].rstrip("."))
+    text = next((plain for known, plain in _PLAIN if known in lines[0]), lines[0].partition(". ")[0].rstrip("."))
     if not isinstance(error, RuntimeError | ValueError) and type(error).__module__ == "builtins":
-        said = f"{type(error).__name__}: {said}"
+        text = f"{type(error).__name__}: {text}"
     place = users_place(error)
-    said = said.replace("FakeTensor", "Tensor")
-    return f"{said:.200}" + (f", at {place}" if place else "")
+    text = text.replace("FakeTensor", "Tensor")
+    return f"{text:.200}" + (f", at {place}" if place else "")
 
 
 def users_place(error: BaseException) -> str:
-    """The innermost line that is neither torch's nor weft's, as ``file.py:12 (code)``; ``""`` if there is none."""
+    """The user's innermost line in the traceback, as ``file.py:12 (code)``; ``""`` if there is none."""
     for name, line, code in reversed([*_quoted(error), *_walked(error)]):
         return f"{Path(name).name}:{line}" + (f" ({code.strip():.80})" if code else "")
     return ""
 
 
 def quoted_place(stack: str | None) -> str:
-    """The user's innermost line that torch recorded for an operator, with ``" at "`` before it; ``""`` if none."""
+    """The user's innermost line in an operator's ``stack_trace``, as ``" at file.py:12 (code)"``; ``""`` if none."""
     for name, line, code in reversed([found for found in _QUOTED.findall(stack or "") if _is_users(found[0])]):
         return f" at {Path(name).name}:{line} ({code.strip():.80})"
     return ""
 
 
 def split_advice(model: nn.Module) -> str:
-    """``split=[...]`` with a name in ``model``: the middle layer of its longest list of layers."""
+    """An example of ``split=[...]`` for ``model``: the middle layer of its longest list of layers."""
     rows = [(name, len(module)) for name, module in model.named_modules()
             if isinstance(module, nn.ModuleList | nn.Sequential) and len(module) > 1]
     if not rows:
@@ -66,8 +66,8 @@ def split_advice(model: nn.Module) -> str:
 
 @contextmanager
 def without_graphs() -> Iterator[None]:
-    """Inside, standard error is without the graphs that torch prints there when an export fails, and without its
-    warning of the row in which a recurrent layer keeps its parameters once more."""
+    """Inside, standard error omits the graphs that torch prints when an export fails, and torch's warning about the
+    flat weights of recurrent layers."""
     class Filtered:
         def __getattr__(self, name: str) -> Any:
             return getattr(stream, name)
@@ -77,7 +77,7 @@ def without_graphs() -> Iterator[None]:
 
     stream = sys.stderr
     with redirect_stderr(Filtered()), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=_ROW)
+        warnings.filterwarnings("ignore", message=_FLAT_WEIGHTS_WARNING)
         yield
 
 
@@ -97,11 +97,11 @@ def _quoted(error: BaseException) -> Iterator[tuple[str, int, str]]:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """The chain of its causes, first cause first."""
-    found = [error]
-    while (cause := found[-1].__cause__) is not None and cause not in found:
-        found.append(cause)
-    return found[::-1]
+    """``error`` and its causes, first cause first."""
+    errors = [error]
+    while (cause := errors[-1].__cause__) is not None and cause not in errors:
+        errors.append(cause)
+    return errors[::-1]
 
 
 def _is_users(name: str) -> bool:

@@ -1,9 +1,9 @@
-"""Messages from memory to memory between ranks of one host, and over process groups to other hosts.
+"""A transport with shared memory between ranks of one host, and process groups between hosts.
 
-On one host sockets copy twice, through the kernel, and wake a thread at each end of a message and for each full buffer.
-A message that its sender writes into the receiver's slot is copied once, and wakes the waiting rank. The tables and the
-ranks' hosts determine a message's way, the same on both ends, so each way has all of its own messages in the order of
-the program.
+On one host, sockets copy twice, through the kernel, and wake a thread at each end of a message and for each full
+buffer. In shared memory the sender writes the message into the receiver's slot, which is one copy, and wakes the
+waiting rank. The tables and the ranks' hosts determine the path of a message, equally on both ends, so each path has
+its messages in the order of the program.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from weft.runtime.transports.one_host.shared_memory import can_share, share
 from weft.runtime.transports.process_groups import ProcessGroupTransport
 
 
-class NearAndFar:
-    """``near`` carries the messages of ``near_table``, ``far`` all others."""
+class ByHost:
+    """``near`` carries the messages of ``near_table``, ``far`` all other messages."""
 
     def __init__(self, near: OneSided, near_table: BufferTable, far: ProcessGroupTransport) -> None:
         self.near, self.far = near, far
@@ -62,23 +62,23 @@ def by_host(session: Session, tables: Sequence[BufferTable], backend: str) -> Tr
     hosts = session.exchange(host(), "comparing hosts")
     halves = [split(rank, table, hosts) for rank, table in enumerate(tables)]
     near, far = [half[0] for half in halves], [half[1] for half in halves]
-    # Ranks of a host without shared memory cannot take part in making any.
+    # Ranks of a host without shared memory cannot take part in creating it.
     if session.device.type == "cpu" and None not in hosts and any(table.sends for table in near):
         try:
             shared = share(session, near)
-        except TransportError:  # on all ranks
+        except TransportError:  # it is raised on all ranks
             pass
         else:
             lent = {landing.slot: memory_of(shared.slot(landing)) for landing in near[session.rank].receives
                     if landing.layout.is_known}
-            return NearAndFar(shared, near[session.rank],
+            return ByHost(shared, near[session.rank],
                               ProcessGroupTransport(session, far[session.rank], backend, lent))
     return ProcessGroupTransport(session, tables[session.rank], backend)
 
 
 def split(rank: int, table: BufferTable, hosts: Sequence[str | None]) -> tuple[BufferTable, BufferTable]:
-    """The table of ``rank`` in two: messages through shared memory, and the rest. A slot without messages in a table
-    has 0 bytes there; a slot with messages in both has its bytes in the first."""
+    """The table of ``rank`` divided into messages through shared memory and the others. A slot without messages in a
+    table has 0 bytes there; a slot with messages in both has its bytes in the first."""
     def is_near(peer: int) -> bool:
         return hosts[rank] is not None and hosts[rank] == hosts[peer]
 
@@ -103,6 +103,7 @@ def _kept(sizes: Sequence[int], slots: set[int]) -> tuple[int, ...]:
 
 
 def host() -> str | None:
-    """An identifier shared by processes of one user that see each other; ``None`` where no memory can be shared."""
+    """An identifier that is equal for processes of one user that see each other; ``None`` if they cannot share memory.
+    """
     here = machine() if can_share() else None
     return None if here is None else f"{here} {os.geteuid()}"

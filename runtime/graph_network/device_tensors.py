@@ -1,4 +1,6 @@
-"""Tensors that blocks of one rank pass to each other on the device, by the step that made them, all counted."""
+"""The tensors that blocks of one rank pass to each other on the device, by the step that produced them; all are
+counted.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,7 @@ class PassLike(Protocol):
         """Whether layer ``nth`` runs as sparse products."""
 
 
-class Held:
+class DeviceTensors:
     """Tensors on ``device`` under ``account``; ``begins``: of the vertex chunks by which hosts' arrays are loaded."""
 
     def __init__(self, begins: np.ndarray[tuple[int, ...], np.dtype[np.int64]], account: Account,
@@ -97,7 +99,7 @@ class Held:
     def _taken(self, kind: str, layer: int, i: int, j: int, keep: bool = False) -> list[Tensor | None]:
         key = kind, layer, i, j
         found = self._there[key] if keep else self._there.pop(key)
-        if self.device.type == "cuda":  # made on another stream: not to be reused before this one has read it
+        if self.device.type == "cuda":  # not to be reused before this stream has read it
             for tensor in found:
                 if tensor is not None:
                     tensor.record_stream(torch.cuda.current_stream())
@@ -112,7 +114,7 @@ class Held:
                 array[self._rows(chunk)].copy_(tensor, non_blocking=True)
 
     def _bring(self, step: StepLike, chunk: int, *arrays: Tensor, new: Sequence[tuple[int, int]] = ()) -> None:
-        """Load the rows of ``chunk``; ``new``: shapes of what is made beside it."""
+        """Load the rows of ``chunk``; ``new``: the shapes of further tensors to allocate."""
         made = [self.account.room(shape, self.dtype, self.device) for shape in new]
         self._put(step, *(self._brought(array[self._rows(chunk)], self.dtype if array.is_floating_point() else None)
                           for array in arrays), *made)

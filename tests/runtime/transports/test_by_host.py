@@ -11,7 +11,7 @@ import torch
 from weft.runtime.plan.buffers import BufferTable, Landing, MessageLayout, Staging
 from weft.runtime.plan.program import StageWork
 from weft.runtime.ranks.session import Session
-from weft.runtime.transports.near_and_far import by_host, host, memory_of, split
+from weft.runtime.transports.by_host import by_host, host, memory_of, split
 from weft.runtime.transports.tensors import allocate, layout_of, view
 
 KNOWN = layout_of({"": ((100,), torch.uint8)})
@@ -46,7 +46,7 @@ def test_where_no_memory_can_be_shared_nothing_is_near(monkeypatch: pytest.Monke
     near, far = split(0, given, [None, None])
     assert not near.receives and not near.sends and near.slots == (0,) and far == given
     assert host() == host()
-    monkeypatch.setattr("weft.runtime.transports.near_and_far.can_share", lambda: False)
+    monkeypatch.setattr("weft.runtime.transports.by_host.can_share", lambda: False)
     assert host() is None
 
 
@@ -54,8 +54,8 @@ def test_a_host_that_shares_no_memory_leaves_all_to_sockets(monkeypatch: pytest.
     """Its ranks cannot take part where all ranks must make theirs together."""
     given = [table([(1, KNOWN, 0)]), table([(0, KNOWN, 0)]), BufferTable((), (), (), ())]
     session = SimpleNamespace(rank=0, device=torch.device("cpu"), exchange=lambda value, text: ["a", "a", None])
-    monkeypatch.setattr("weft.runtime.transports.near_and_far.share", lambda *arguments: pytest.fail("is made"))
-    monkeypatch.setattr("weft.runtime.transports.near_and_far.ProcessGroupTransport", lambda *arguments: arguments[1:])
+    monkeypatch.setattr("weft.runtime.transports.by_host.share", lambda *arguments: pytest.fail("is made"))
+    monkeypatch.setattr("weft.runtime.transports.by_host.ProcessGroupTransport", lambda *arguments: arguments[1:])
     assert cast(object, by_host(cast(Session, session), given, "gloo")) == (given[0], "gloo")
 
 

@@ -1,8 +1,8 @@
-"""The other ranks of a process group: a rank that fails tells them why, and a waiting rank reports whom it waits for.
+"""Failures of ranks of a process group: a rank that fails publishes the reason, and waiting ranks report the cause.
 
-Where a library reports only that a connection broke, ranks still know who is gone: when they meet, they exchange their
-machine and process number. Ranks of one machine then see which processes have ended; nothing is visible of other
-machines, so their ranks are named as possible causes.
+When a communication library reports only a lost connection, ranks identify the ended process: at the start they
+exchange machine and process numbers, so ranks of one machine can check which processes have ended. Processes of other
+machines are not visible, so their ranks are named as possible causes.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ import torch.distributed as dist
 
 from weft.runtime.transports.one_host.peers import Processes, machine
 
-#: Parts of gloo's and NCCL's messages where the peer is gone.
+#: Parts of gloo's and NCCL's messages when the connection to the peer is lost.
 LOST = ("closed by peer", "reset by peer", "Broken pipe", "Connection refused", "remote process has terminated")
 _PATIENCE, _LOOK = 1.0, 0.05  # seconds that a process may take to end after its connections
 
 
 class RankError(RuntimeError):
-    """Ranks that cannot go on together: one sentence, with the failed rank if known."""
+    """A rank has failed; the message is one sentence, with its number if known."""
 
 
-class Told:
-    """A record named ``name`` in the rendezvous store of ``torch.distributed``.
+class Failure:
+    """A record ``name`` of the first failure, in the rendezvous store of ``torch.distributed``.
 
-    Where the store is unavailable (torch does not promise it), nothing is recorded, and ranks wait for their timeout.
+    If the store is unavailable (it is no public interface of torch), nothing is recorded, and ranks wait for their
+    timeout.
     """
 
     def __init__(self, name: str) -> None:
@@ -44,14 +45,14 @@ class Told:
             self._store = _get_default_store()
 
     def write(self, sentence: str) -> None:
-        """Record ``sentence``, unless there is a record already."""
+        """Record ``sentence``, unless a failure is recorded."""
         if self._store is None or self.read() is not None:
             return
         with contextlib.suppress(RuntimeError):  # rank 0, which hosts the store, may be gone
             self._store.set(self._key, sentence)
 
     def read(self) -> str | None:
-        """The record of another rank, or of this one."""
+        """The recorded sentence of any rank, or ``None``."""
         if self._store is None:
             return None
         with contextlib.suppress(RuntimeError):
@@ -60,35 +61,35 @@ class Told:
         return None
 
 
-class Others:
-    """The ranks of ``group``, all of which make this together. ``timeout``: seconds that one communication waits for
-    them, ``None``: the group's own. ``told``: the common failure record of several groups of one program."""
+class PeerRanks:
+    """The ranks of ``group``, which all create this together. ``timeout``: seconds that one communication waits for
+    them (``None``: that of the group). ``record``: the failure record that several groups of one program share."""
 
-    def __init__(self, group: dist.ProcessGroup | None, timeout: float | None, told: Told | None = None) -> None:
+    def __init__(self, group: dist.ProcessGroup | None, timeout: float | None, record: Failure | None = None) -> None:
         self.rank, self.timeout = dist.get_rank(group), timeout
         found: list[Any] = [None] * dist.get_world_size(group)
         dist.all_gather_object(found, (uuid.uuid4().hex, (machine() or socket.gethostname(), os.getpid())), group=group)
-        self.told = Told(found[0][0]) if told is None else told
+        self.record = Failure(found[0][0]) if record is None else record
         self._gone = _Gone(self.rank, [where for _, where in found])
         self.failed: str | None = None  # this rank's own report
 
     @contextmanager
-    def telling(self, where: str = "") -> Iterator[None]:
-        """Report any error inside: this rank stops, and the others would wait for it."""
+    def reporting(self, where: str = "") -> Iterator[None]:
+        """Inside, an error is recorded, so that the other ranks do not wait for this one."""
         try:
             yield
         except RankError:
             raise  # all of them have it
         except Exception as error:
             self.failed = self.failed or f"rank {self.rank} failed{where and f' in {where}'}: {_first_line(error)}"
-            self.told.write(self.failed)
+            self.record.write(self.failed)
             raise
 
     def error(self, name: str, error: BaseException, among: Collection[int] | None = None) -> RankError:
-        """The error for the communication ``name`` that failed, with the ranks ``among``, by default with all."""
-        said = self.told.read()
-        if said is not None:
-            return RankError(said)
+        """The error for the failed communication ``name`` with the ranks ``among`` (default: all)."""
+        reason = self.record.read()
+        if reason is not None:
+            return RankError(reason)
         if any(sign in str(error) for sign in ("Timed out", "timed out", "Timeout")):
             limit = "" if self.timeout is None else f" {self.timeout:g} s"
             return RankError(f"rank {self.rank} waited{limit} for the other ranks in {name}: one of them has failed, "
@@ -99,7 +100,7 @@ class Others:
 
 
 class _Gone:
-    """The processes of the ranks of a group, ``every`` one by machine and process number, seen from ``rank``."""
+    """The processes of the ranks of a group, ``every`` one by machine and process number; ``rank``: this one."""
 
     def __init__(self, rank: int, every: Sequence[tuple[str, int]]) -> None:
         here, _ = every[rank]
@@ -109,8 +110,8 @@ class _Gone:
         self._processes = Processes(self._near)
 
     def sentence(self, among: Collection[int] | None = None) -> str:
-        """Which processes have ended, of the ranks ``among`` that were waited for, by default of all: others may have
-        ended normally."""
+        """A sentence that names the ended processes among the ranks ``among`` (default: all) that this rank waited for;
+        others may have ended normally."""
         near, far = ([other for other in ranks if among is None or other in among]
                      for ranks in (self._near, self._far))
         until = time.monotonic() + _PATIENCE

@@ -1,29 +1,28 @@
-"""A stage that keeps, recomputes and offloads operator by operator, as decided, while it trains.
+"""The forward of a stage that keeps, recomputes and offloads saved tensors as decided, operator by operator.
 
-A stage's forward runs piece by piece. Tensors that autograd saves are passed to hooks
-(``torch.autograd.graph.saved_tensors_hooks``), which identify by its memory the piece that made each, whatever saves
-it:
+The forward runs in pieces: consecutive operators with one decision. Hooks
+(``torch.autograd.graph.saved_tensors_hooks``) receive the tensors that autograd saves, and identify the piece that
+produced each by its storage, whichever operator saves it:
 
-* of a kept piece: it is saved as it is;
-* of an offloaded one: its memory is copied to the host (:class:`~weft.runtime.captured.memory.held.Away`), beside
-  computation, and released at the end of the next piece; the backward fetches it where needed, and then begins with
-  the one before;
-* of a recomputed one: only the recomputation is saved
-  (:class:`~weft.runtime.captured.memory.second_run.SecondRun`). Where the backward first needs any of it, the piece
-  runs again, on the same inputs and random numbers, no further than needed; its saved tensors are taken at the same
-  places in the sequence of saves.
+* from a kept piece: the tensor is saved unchanged;
+* from an offloaded piece: its storage is copied to the host
+  (:class:`~weft.runtime.captured.memory.packed.OffloadedStorage`) concurrently with computation, and its device memory
+  is released after the next piece. The backward fetches it when needed, and then prefetches the storage offloaded
+  before it;
+* from a recomputed piece: only a handle is saved
+  (:class:`~weft.runtime.captured.memory.recomputation.Recomputation`). When the backward first needs one of its
+  tensors, the piece runs again on the same inputs and random numbers, as far as needed; tensors are matched by their
+  number in the sequence of saves.
 
-So what is dropped is what an operator *makes*, not what it reads: dropping the result of an activation drops what the
-next linear layer would have saved. Inputs of a recomputed piece are kept, and stay on the device where another
-recomputed piece made them, or the two would be recomputed together.
+So a decision drops what an operator *produces*, not what it reads: dropping the result of a GELU drops the input that
+the next linear layer would have saved. The inputs of a recomputed piece are kept, and stay on the device if another
+recomputed piece produced them; otherwise both pieces would be recomputed together.
 
-Everything happens within the passes of the stage, so that any schedule can run it, and the cost of passes is measured
-as it is. Without gradients the stage runs unchanged.
+All this happens within the passes of the stage, so it works with any schedule, and measured costs of passes include it.
+Without gradients the stage runs unchanged.
 
-A stage's graph in pieces: neighbouring operators with one decision, as functions of the stage.
-
-A piece reads parameters and buffers from the stage's module when it runs, so that the module keeps its names and
-objects, even if they are replaced later. Values without further readers are dropped inside a piece, and between pieces.
+A piece reads parameters and buffers from the stage's module when it runs, so the module keeps its names and objects,
+even if they are replaced later. Values without further readers are dropped within and between pieces.
 """
 
 from __future__ import annotations
@@ -41,40 +40,40 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.fx import Graph, GraphModule, Node
 
 from weft.runtime.captured.cut import OPERATOR
-from weft.runtime.captured.looks import attribute_of
 from weft.runtime.captured.memory.decisions import Decisions, Mode
-from weft.runtime.captured.memory.held import AbsentView, Away, Held, Still, fetch
-from weft.runtime.captured.memory.second_run import RandomState, Result, SecondRun, address_of, is_weight, tensors_in
+from weft.runtime.captured.memory.packed import OffloadedStorage, Packed, SavedBuffer, StorageView, fetch, is_weight
+from weft.runtime.captured.memory.recomputation import PieceResult, RandomState, Recomputation, address_of, tensors_in
 from weft.runtime.captured.memory.shares import Range, Segment, part_of, range_of, require_equal
+from weft.runtime.captured.metadata_reads import attribute_of
 from weft.runtime.captured.purity import draws, written
 from weft.runtime.train.moment import Seeded
 
-#: The owner of a memory.
-_Owner: TypeAlias = str | Away | Result
+#: The owner of a storage.
+_Owner: TypeAlias = str | OffloadedStorage | PieceResult
 _KEPT, _MOVING = "kept", "moving"
 
 
-def executed(stage: GraphModule, decisions: Decisions, shares: Mapping[int, GraphModule] | None = None) -> GraphModule:
-    """``stage``, changed in place so that its forward carries out ``decisions``. ``shares``: the same stage for a share
-    of the micro-batch, by number of shares, where ``decisions`` has co-shards.
+def apply_decisions(stage: GraphModule, decisions: Decisions, shares: Mapping[int, GraphModule]) -> GraphModule:
+    """Make the forward of ``stage`` carry out ``decisions``; in place. ``shares``: the same stage captured for a share
+    of the micro-batch, by number of shares, for co-shards.
 
-    Parameters, buffers and their names stay. Raises :class:`~weft.runtime.captured.captured.CaptureError` for a part
-    that cannot be computed in shares.
+    Parameters, buffers and their names do not change. Raises
+    :class:`~weft.runtime.captured.captured.CaptureError` for a module that cannot be computed in shares.
     """
-    pieces = segments_of(stage, decisions, shares or {})
+    pieces = segments_of(stage, decisions, shares)
     if any(piece.mode != "keep" for piece in pieces):
         output, = stage.graph.find_nodes(op="output")
         results = [node.name for node in output.args[0]]
         inputs = [node.name for node in stage.graph.find_nodes(op="placeholder")]
         read = {node.name: str(node.target) for node in output.args[0] if node.op == "get_attr"}
         stage.__dict__["forward"] = _Forward(stage, pieces, inputs, results, read)
-        # Distinguishes stages for measurements.
+        # A key that distinguishes stages with equal operators when their costs are measured.
         stage.__dict__["weft_memory"] = " ".join(f"{piece.mode}{piece.shares}:{len(piece.takes)}" for piece in pieces)
     return stage
 
 
 class _Forward:
-    """Replaces the forward of a stage's module."""
+    """The forward that replaces that of a stage's module."""
 
     def __init__(self, stage: GraphModule, pieces: Sequence[Segment], inputs: Sequence[str],
                  results: Sequence[str], read: Mapping[str, str]) -> None:
@@ -89,16 +88,16 @@ class _Forward:
             return plain
         values: dict[str, Any] = dict(zip(self.inputs, xs, strict=True))
         del xs
-        passage = _Passage(self.stage, self.seeded, values.values())
+        forward_pass = _ForwardPass(self.stage, self.seeded, values.values())
         for piece in self.pieces:
-            passage.run(piece, values)
-        passage.finish()
+            forward_pass.run(piece, values)
+        forward_pass.finish()
         values.update((name, attribute_of(self.stage, target)) for name, target in self.read.items())
         return tuple(values[name] for name in self.results)
 
 
-class _Passage:
-    """One forward of a stage over one micro-batch: the owner of each live memory, by address."""
+class _ForwardPass:
+    """One forward of a stage over one micro-batch. ``owners``: the owner of each live storage, by address."""
 
     def __init__(self, stage: nn.Module, seeded: Sequence[Seeded], inputs: Any) -> None:
         self.stage, self.seeded = stage, seeded
@@ -106,14 +105,14 @@ class _Passage:
         for tensor in (*stage.parameters(), *stage.buffers(), *tensors_in(inputs)):
             self.owners[address_of(tensor)] = _KEPT
         self.buffers = {address_of(buffer) for buffer in stage.buffers()}
-        self.fixed = dict(self.owners)  # inputs too: the caller of the stage keeps them until the forward is over
-        self.moved: Callable[[], Away | None] = lambda: None  # the last one moved
-        self.leaving: list[Away] = []
+        self.fixed = dict(self.owners)  # inputs included: the caller keeps them alive during the forward
+        self.last_offload: Callable[[], OffloadedStorage | None] = lambda: None
+        self.leaving: list[OffloadedStorage] = []
 
     def run(self, piece: Segment, values: dict[str, Any]) -> None:
-        """Run ``piece`` on ``values``, and add its results to them."""
+        """Run ``piece`` on ``values``, add its results, and drop values without further readers."""
         xs = [values[name] for name in piece.takes]
-        ys = self._sharded(piece, xs) if piece.shares > 1 else self._whole(piece, xs)
+        ys = self._sharded(piece, xs) if piece.shares > 1 else self._unsharded(piece, xs)
         values.update(zip(piece.gives, ys, strict=True))
         del xs, ys
         for name in piece.drops:
@@ -121,24 +120,24 @@ class _Passage:
         self._settle(values)
 
     def random(self, device: torch.device, share: int) -> RandomState:
-        """The current random state; a different one for each of several shares."""
+        """The current random state; shares have different seeds."""
         return RandomState(self.seeded, device, share)
 
     def finish(self) -> None:
-        """Complete all offloads to the host."""
-        for away in self.leaving:
-            away.leave()
+        """Complete all copies to the host."""
+        for offloaded in self.leaving:
+            offloaded.finish_copy()
         self.leaving.clear()
         self.owners.clear()
 
     # -- pieces --------------------------------------------------------------------------------------------------------
 
-    def _whole(self, piece: Segment, xs: Sequence[Any]) -> Sequence[Any]:
+    def _unsharded(self, piece: Segment, xs: Sequence[Any]) -> Sequence[Any]:
         if piece.mode == "recompute":
-            run = SecondRun(self, piece, xs)
-            with saved_tensors_hooks(run.put, fetch):
+            run = Recomputation(self, piece, xs)
+            with saved_tensors_hooks(run.pack, fetch):
                 ys = piece.run(self.stage, *xs)
-            run.begun(ys)
+            run.end_forward(ys)
             self._own([None if stays else run for stays in piece.stays], ys)
             return ys
         if piece.mode == "offload":
@@ -156,62 +155,62 @@ class _Passage:
         return ys
 
     def _sharded(self, piece: Segment, xs: Sequence[Any]) -> list[Any]:
-        """The piece share by share, each recomputed by itself; their joint results are kept."""
+        """Run the piece share by share, each recomputed separately; the joined results are kept."""
         parts = [[x] * piece.shares if dim is None else torch.chunk(x, piece.shares, dim)
                  for x, dim in zip(xs, piece.cut, strict=True)]
-        found: list[Sequence[Any]] = []
+        results: list[Sequence[Any]] = []
         for share, own in enumerate(zip(*parts, strict=True)):
-            run = SecondRun(self, piece, own, share)
-            with saved_tensors_hooks(run.put, fetch), nullcontext() if run.random is None else run.random.again():
-                found.append(piece.run(self.stage, *own))
-            run.begun(())
+            run = Recomputation(self, piece, own, share)
+            with saved_tensors_hooks(run.pack, fetch), nullcontext() if run.random is None else run.random.again():
+                results.append(piece.run(self.stage, *own))
+            run.end_forward(())
         with saved_tensors_hooks(self.hold, fetch):
             ys = [torch.cat(list(each), dim) if dim is not None else each[0]
-                  for each, dim in zip(zip(*found, strict=True), piece.joined, strict=True)]
+                  for each, dim in zip(zip(*results, strict=True), piece.joined, strict=True)]
         self._own([None] * len(ys), ys)
         return ys
 
-    def _own(self, runs: Sequence[SecondRun | None], ys: Sequence[Any]) -> None:
-        """Make a piece the owner of its new results; inputs keep their owners."""
+    def _own(self, runs: Sequence[Recomputation | None], ys: Sequence[Any]) -> None:
+        """Record the owner of new results; inputs among them keep their owners."""
         for i, (run, y) in enumerate(zip(runs, ys, strict=True)):
             for tensor in tensors_in(y):
                 if address_of(tensor) not in self.owners:
-                    self.owners[address_of(tensor)] = _KEPT if run is None else Result(run, i)
+                    self.owners[address_of(tensor)] = _KEPT if run is None else PieceResult(run, i)
 
     def _settle(self, values: Mapping[str, Any]) -> None:
-        """Release copied memory, and forget freed memory: its address may soon be reused."""
-        for away in [away for away in self.leaving if away.old]:
-            away.leave()
-            self.leaving.remove(away)
-        for away in self.leaving:
-            away.begin()
-            away.old = True
+        """Release offloaded storages, and stop tracking freed storages, as their addresses may be reused."""
+        for offloaded in [offloaded for offloaded in self.leaving if offloaded.is_due]:
+            offloaded.finish_copy()
+            self.leaving.remove(offloaded)
+        for offloaded in self.leaving:
+            offloaded.start_copy()
+            offloaded.is_due = True
         alive = {address_of(tensor) for tensor in tensors_in(list(values.values()))}
         self.owners = {**{place: owner for place, owner in self.owners.items() if place in alive or (
-            isinstance(owner, Away) and owner.here is not None)}, **self.fixed}
+            isinstance(owner, OffloadedStorage) and owner.on_device is not None)}, **self.fixed}
 
     # -- hooks ---------------------------------------------------------------------------------------------------------
 
-    def hold(self, tensor: Tensor) -> Held:
-        """The stand-in for ``tensor``, by the owner of its memory."""
+    def hold(self, tensor: Tensor) -> Packed:
+        """The packed form of ``tensor``, according to the owner of its storage."""
         place = address_of(tensor)
         owner = self.owners.get(place, _KEPT)
         if owner is _KEPT or not place:
-            held = tensor.detach()  # an operator that saves its own result would keep itself alive until its backward
-            return Still(held) if place in self.buffers else held
+            saved = tensor.detach()  # otherwise an operator that saves its own result would be a reference cycle
+            return SavedBuffer(saved) if place in self.buffers else saved
         if owner is _MOVING:
             return self._move(tensor)
         assert not isinstance(owner, str)
-        return AbsentView(owner, tensor)
+        return StorageView(owner, tensor)
 
-    def _move(self, tensor: Tensor) -> Held:
-        """The same where new memory is to be moved."""
+    def _move(self, tensor: Tensor) -> Packed:
+        """The packed form of ``tensor`` in an offloaded piece: new storages are offloaded."""
         place = address_of(tensor)
         if place and self.owners.get(place, _MOVING) is _MOVING and not is_weight(tensor):
-            away = Away(tensor, self.moved)
-            self.leaving.append(away)
-            self.moved = weakref.ref(away)
-            self.owners[place] = away
+            offloaded = OffloadedStorage(tensor, self.last_offload)
+            self.leaving.append(offloaded)
+            self.last_offload = weakref.ref(offloaded)
+            self.owners[place] = offloaded
         return self.hold(tensor)
 
 
@@ -224,10 +223,10 @@ class _Piece:
 
 
 def segments_of(stage: GraphModule, decisions: Decisions, shares: Mapping[int, GraphModule]) -> list[Segment]:
-    """The pieces of ``stage`` in order, as in ``decisions``. ``shares``: the same stage for a share of the micro-batch,
-    by number of shares.
+    """The pieces of ``stage`` in order, according to ``decisions``. ``shares``: the same stage captured for a share of
+    the micro-batch, by number of shares.
 
-    Raises :class:`~weft.runtime.captured.captured.CaptureError` for a part that cannot be computed in shares.
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` for a module that cannot be computed in shares.
     """
     pieces = [_Piece(mode, path, nodes, _taken(nodes)) for (mode, path), nodes in _runs(stage, decisions)]
     last: dict[Node, int] = {}
@@ -235,35 +234,35 @@ def segments_of(stage: GraphModule, decisions: Decisions, shares: Mapping[int, G
         last.update(dict.fromkeys(piece.takes, i))
     output, = stage.graph.find_nodes(op="output")
     last.update(dict.fromkeys(output.all_input_nodes, len(pieces)))
-    found = []
+    segments = []
     for i, piece in enumerate(pieces):
         gives = tuple(node for node in piece.nodes if last.get(node, -1) > i)
         stays = tuple(any(node in later.takes and (later.mode == "recompute" or i + 1 < k)
                           for k, later in enumerate(pieces) if k > i) for node in gives)
-        made = Segment(
+        segment = Segment(
             piece.mode, function_of(piece.nodes, piece.takes, gives), _names(piece.takes), _names(gives),
             tuple(node.name for node, end in last.items() if end == i and node.op != "get_attr"), stays,
             any(draws(captured_node(node)) for node in piece.nodes), _buffers(stage, piece.nodes))
         if piece.path is not None:
             count = decisions.shards[piece.path]
             part = part_of(stage, shares[count], Range(piece.path, count, piece.nodes, piece.takes, gives))
-            made = replace(made, run=function_of(part.nodes, part.takes, part.gives), shares=count, cut=part.cut,
-                           joined=part.joined)
-            if not made.random:
-                require_equal(stage, function_of(piece.nodes, piece.takes, gives), made, piece.path)
-        found.append(made)
-    return found
+            segment = replace(segment, run=function_of(part.nodes, part.takes, part.gives), shares=count, cut=part.cut,
+                              joined=part.joined)
+            if not segment.random:
+                require_equal(stage, function_of(piece.nodes, piece.takes, gives), segment, piece.path)
+        segments.append(segment)
+    return segments
 
 
 def captured_node(node: Node) -> Node:
     """The node of the captured graph for a stage's node."""
-    found = node.meta.get(OPERATOR, node)
-    assert isinstance(found, Node)
-    return found
+    operator = node.meta.get(OPERATOR, node)
+    assert isinstance(operator, Node)
+    return operator
 
 
 def function_of(nodes: Sequence[Node], takes: Sequence[Node], gives: Sequence[Node]) -> Callable[..., Sequence[Any]]:
-    """A function of a module and ``takes`` that computes ``nodes`` and returns a tuple of ``gives``."""
+    """A function of the stage's module and the values ``takes`` that computes ``nodes`` and returns ``gives``."""
     graph, env = Graph(), dict[Node, Node]()
     for node in takes:
         env[node] = graph.placeholder(node.name)
@@ -274,16 +273,16 @@ def function_of(nodes: Sequence[Node], takes: Sequence[Node], gives: Sequence[No
         env[node] = graph.node_copy(node, lambda arg: env[arg])
     graph.output(tuple(env[node] for node in gives))
     code = graph.python_code("self")
-    made: dict[str, Any] = dict(code.globals)
-    exec(compile(code.src, "<a stage's operators>", "exec"), made)  # as a GraphModule does with its own code
-    function: Callable[..., Sequence[Any]] = made["forward"]
+    namespace: dict[str, Any] = dict(code.globals)
+    exec(compile(code.src, "<a stage's operators>", "exec"), namespace)  # as a GraphModule does with its code
+    function: Callable[..., Sequence[Any]] = namespace["forward"]
     return function
 
 
 def _runs(stage: GraphModule, decisions: Decisions) -> Iterator[tuple[tuple[Mode, str | None], tuple[Node, ...]]]:
-    """Neighbouring operators with one decision: a mode, and the module that is computed in shares."""
+    """Consecutive operators with one decision: a mode, and the path of the module that is computed in shares."""
     run: list[Node] = []
-    said: tuple[Mode, str | None] = ("keep", None)
+    decision: tuple[Mode, str | None] = ("keep", None)
     call: int | None = None
     ranges = {node: path for path in decisions.shards for node in range_of(stage, path)}
     for node in stage.graph.nodes:
@@ -293,17 +292,17 @@ def _runs(stage: GraphModule, decisions: Decisions) -> Iterator[tuple[tuple[Mode
         name = captured_node(node).name
         own: tuple[Mode, str | None] = (decisions.of(name) if path is None else "recompute", path)
         before, call = call, None if path is not None else decisions.calls.get(name)
-        if run and (own != said or call != before or own[0] == "offload"):  # one by one: memory is released meanwhile
-            yield said, tuple(run)
+        if run and (own != decision or call != before or own[0] == "offload"):  # offloads one by one, to release memory
+            yield decision, tuple(run)
             run = []
-        said = own
+        decision = own
         run.append(node)
     if run:
-        yield said, tuple(run)
+        yield decision, tuple(run)
 
 
 def _taken(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """The values that ``nodes`` read but do not make."""
+    """The values that ``nodes`` read and do not produce."""
     own = set(nodes)
     return tuple(dict.fromkeys(arg for node in nodes for arg in node.all_input_nodes
                                if arg not in own and arg.op != "get_attr"))
@@ -315,6 +314,6 @@ def _names(nodes: Sequence[Node]) -> tuple[str, ...]:
 
 def _buffers(stage: GraphModule, nodes: Sequence[Node]) -> tuple[str, ...]:
     """The names of the buffers that ``nodes`` may write into."""
-    found = {str(arg.target) for node in nodes if any(True for _ in written(captured_node(node)))
+    names = {str(arg.target) for node in nodes if any(True for _ in written(captured_node(node)))
              for arg in node.all_input_nodes if arg.op == "get_attr"}
-    return tuple(sorted(found - {name for name, _ in stage.named_parameters(remove_duplicate=False)}))
+    return tuple(sorted(names - {name for name, _ in stage.named_parameters(remove_duplicate=False)}))

@@ -1,11 +1,11 @@
-"""Captures kept on disk, so that a model is exported once and not at each start.
+"""A cache of captures on disk, so that a model is not exported at each start.
 
-An entry's key is a description of a model: the classes of its modules and their files, its parameters and buffers, the
-example, the versions of torch and weft. That is not enough to trust it, as a forward may call code and read settings
-from anywhere. So the model is run once (:mod:`~weft.runtime.captured.followed`), and the entry is used only if this run
-equals the one when the entry was made, operator by operator. An entry is made only for a model whose export and whose
-run call the same functions, and for a graph that can be written completely; any other is exported each time. An entry
-that cannot be read, or differs from what was written, counts as missing.
+An entry's key describes the model: the classes of its modules and their files, its parameters and buffers, the example,
+and the versions of torch and weft. The key alone is not sufficient, as a forward may call code and read settings from
+anywhere. So the model is run once (:mod:`~weft.runtime.captured.run_trace`), and an entry is used only if this run and
+the one at the time of writing have the same trace, operator by operator. Entries are written only for models whose
+export and run call the same functions, and for graphs that can be serialised completely; other models are exported each
+time. An unreadable or damaged entry counts as missing.
 """
 
 from __future__ import annotations
@@ -26,67 +26,67 @@ from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
 from torch.utils._pytree import tree_flatten
 
-from weft.runtime.captured.captured import Captured, CaptureError, autocasts, is_elsewhere, names_of
+from weft.runtime.captured.captured import Captured, CaptureError, autocasts, names_of, needs_fake_tensors
 from weft.runtime.captured.cut import register
-from weft.runtime.captured.followed import Followed, ForwardCalls, as_it_was, changed, followed, looks_of
 from weft.runtime.captured.marks import mark_of, put_mark
 from weft.runtime.captured.regions import UnderAutocast, under_autocast
+from weft.runtime.captured.run_trace import ForwardCalls, RunTrace, changed_attributes, metadata_of, restored, trace_run
 from weft.runtime.ranks.words import some
 from weft.solver.io.kept import keep, read_kept, sources_digest
 
 CAPTURE_FORMAT = "weft.capture-cache/1"
-#: Bytes of a graph's own tensor that is kept: with a larger one the capture is not kept.
+#: The most bytes of a constant tensor in an entry: a capture with a larger one is not cached.
 LARGE = 1 << 20
-#: Types of operators' arguments that JSON lacks, written by name.
+#: Types of operators' arguments that are written by name.
 _TORCH = (torch.dtype, torch.layout, torch.memory_format)
 
 
-class _Unkept(Exception):
-    """A graph that no entry can hold."""
+class _NotCacheable(Exception):
+    """The graph cannot be serialised completely."""
 
 
-class _Looks(Tensor):
-    """A tensor's shape and type. (torch's own tensors without numbers import more than a capture takes.)"""
+class _Metadata(Tensor):
+    """A tensor with metadata alone. (Importing torch's fake tensors takes longer than reading an entry.)"""
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        raise NotImplementedError(f"{func} of a tensor that only looks")
+        raise NotImplementedError(f"{func} of a tensor without data")
 
 
-def captured_or_remembered(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], device: torch.device,
+def cached_capture(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], device: torch.device,
                            folder: Path | None) -> Captured:
-    """:meth:`~weft.runtime.captured.captured.Captured.of`, or the same from ``captures`` in ``folder``, where it is
-    kept from then on (``None``: nothing is kept).
+    """The result of :meth:`~weft.runtime.captured.captured.Captured.of`, read from the cache ``folder/captures`` or
+    written to it (``None``: no cache).
 
     Raises the same errors.
     """
-    if folder is None or is_elsewhere(model) or (key := _key(model, args, kwargs)) is None:
+    if folder is None or needs_fake_tensors(model) or (key := _key(model, args, kwargs)) is None:
         return _captured(model, args, kwargs, device, ForwardCalls(model))
     path = folder / "captures" / f"{key}.json"
     entry = read_kept(path, CAPTURE_FORMAT, key, "capture")
-    run = None if entry is None else followed(model, args, kwargs)
+    run = None if entry is None else trace_run(model, args, kwargs)
     if entry is not None and run is not None and entry["digest"] == run.digest and (
-            found := _found(entry, model, args, kwargs, run)) is not None:
-        return found
+            cached := _capture_of(entry, model, args, kwargs, run)) is not None:
+        return cached
     captured = _captured(model, args, kwargs, device, calls := ForwardCalls(model))
-    run = run or followed(model, args, kwargs)
+    run = run or trace_run(model, args, kwargs)
     if run is not None and (run.calls, run.checkpoints) == (tuple(calls.lines), captured.checkpoints):
-        _keep(path, key, captured, args, kwargs, run)
+        _write(path, key, captured, args, kwargs, run)
     return captured
 
 
 def _captured(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], device: torch.device,
               calls: ForwardCalls) -> Captured:
-    """A new capture, whose ``calls`` are seen, with what it has fixed."""
-    drawn = random.getstate()
-    with as_it_was(model), calls.watching():
+    """A new capture, whose calls are recorded in ``calls``, with the notes on what it has made constant."""
+    random_state = random.getstate()
+    with restored(model), calls.watching():
         captured = Captured.of(model, args, kwargs, device)
     kind, fixed = type(model).__name__, list[str]()
-    if random.getstate() != drawn:
+    if random.getstate() != random_state:
         fixed.append(f"the forward of {kind} draws from Python's random, of which the capture keeps what was drawn "
                      "once: draw by torch's operators, or switch it off (layerdrop=0)")
-    if calls.changes and not is_elsewhere(model):
-        names, matters = changed(model, args, kwargs)
+    if calls.changes and not needs_fake_tensors(model):
+        names, matters = changed_attributes(model, args, kwargs)
         if names and matters:
             raise CaptureError(f"{kind} computes with {some(names, 3)}, which its forward changes, while a capture "
                                "keeps what it is in one run: make it a buffer, and change that in place")
@@ -107,9 +107,9 @@ def _key(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> st
     leaves, spec = tree_flatten((args, kwargs))
     modules = [(name, f"{type(module).__module__}.{type(module).__qualname__}", module.training)
                for name, module in model.named_modules()]
-    tensors = [(name, looks_of(tensor), tensor.requires_grad, type(tensor).__name__) for name, tensor in (
+    tensors = [(name, metadata_of(tensor), tensor.requires_grad, type(tensor).__name__) for name, tensor in (
         *model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))]
-    given = [looks_of(leaf) if isinstance(leaf, Tensor) else repr(leaf) for leaf in leaves]
+    given = [metadata_of(leaf) if isinstance(leaf, Tensor) else repr(leaf) for leaf in leaves]
     text = repr((CAPTURE_FORMAT, torch.__version__, sys.version, _makers(), sources, modules, tensors, str(spec), given,
                  autocasts(), torch.get_default_dtype(), sorted(names_of(model).values())))
     return hashlib.sha256(text.encode()).hexdigest()
@@ -117,80 +117,82 @@ def _key(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> st
 
 @cache
 def _makers() -> str:
-    """The sources that make captures, which change between two releases, too."""
+    """A digest of the sources of this folder: they may change without a change of the version."""
     return sources_digest(sorted(Path(__file__).parent.glob("*.py")))
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def _keep(path: Path, key: str, captured: Captured, args: Sequence[Any], kwargs: Mapping[str, Any],
-          run: Followed) -> None:
+def _write(path: Path, key: str, captured: Captured, args: Sequence[Any], kwargs: Mapping[str, Any],
+           run: RunTrace) -> None:
     if (captured.in_spec, captured.out_spec) != (tree_flatten((tuple(args), dict(kwargs)))[1],
                                                  tree_flatten(run.result)[1]):
         return
     try:
-        held = {"digest": run.digest, "checkpoints": list(captured.checkpoints), "fixed": list(captured.fixed),
-                "nodes": [_written(captured, node) for node in captured.graph_module.graph.nodes]}
-    except _Unkept:
-        return  # it is captured anew next time
-    keep(path, CAPTURE_FORMAT, key, "capture", held)
+        entry = {"digest": run.digest, "checkpoints": list(captured.checkpoints), "fixed": list(captured.fixed),
+                 "nodes": [_written(captured, node) for node in captured.graph_module.graph.nodes]}
+    except _NotCacheable:
+        return
+    keep(path, CAPTURE_FORMAT, key, "capture", entry)
 
 
 def _written(captured: Captured, node: Node) -> dict[str, Any]:
-    looks = node.meta.get("val")
-    found: dict[str, Any] = {
+    """A node as JSON values."""
+    val = node.meta.get("val")
+    record: dict[str, Any] = {
         "op": node.op, "name": node.name, "args": _value(tuple(node.args)), "kwargs": _value(dict(node.kwargs)),
-        "looks": [_look(each) for each in looks] if isinstance(looks, tuple | list) else _look(looks)}
-    if isinstance(looks, tuple | list):
-        found["kind"] = type(looks).__name__
+        "looks": [_metadata(each) for each in val] if isinstance(val, tuple | list) else _metadata(val)}
+    if isinstance(val, tuple | list):
+        record["kind"] = type(val).__name__
     if (stack := node.meta.get("nn_module_stack")) is not None:
-        found["stack"] = [[name, entry[0], entry[1] if isinstance(entry[1], str) else
-                           f"{entry[1].__module__}.{entry[1].__qualname__}"] for name, entry in stack.items()]
+        record["stack"] = [[name, entry[0], entry[1] if isinstance(entry[1], str) else
+                            f"{entry[1].__module__}.{entry[1].__qualname__}"] for name, entry in stack.items()]
     if (mark := mark_of(node)) is not None:
-        found["mark"] = list(mark)
+        record["mark"] = list(mark)
     if node.op == "get_attr":
-        return {**found, "target": str(node.target), "holds": _attribute(captured, node)}
+        return {**record, "target": str(node.target), "holds": _attribute(captured, node)}
     if node.op in ("placeholder", "output"):
-        return {**found, "target": str(node.target)}
+        return {**record, "target": str(node.target)}
     target: Any = node.target
     if isinstance(target, UnderAutocast):
-        found["autocast"], target = _value(tuple(target.setting)), target.operator
+        record["autocast"], target = _value(tuple(target.setting)), target.operator
     if isinstance(target, torch._ops.OpOverload):
-        return {**found, "target": str(target)}
+        return {**record, "target": str(target)}
     if target is operator.getitem:
-        return {**found, "target": "getitem"}
-    raise _Unkept
+        return {**record, "target": "getitem"}
+    raise _NotCacheable
 
 
 def _attribute(captured: Captured, node: Node) -> Any:
-    """What a node reads: the model's own by name, a tensor that only looks, or one of the graph's own by its numbers.
-    """
+    """The tensor of a ``get_attr`` node: the model's by name, one without data by its metadata, and a constant of the
+    graph by its data."""
     value = captured.attribute(node)
     if not isinstance(value, Tensor):
-        raise _Unkept
+        raise _NotCacheable
     if (own := captured.name_of(value)) is not None:
         return {"own": own}
     if str(node.target).startswith("looks_of_"):
-        return {"look": _look(value)}
-    lifted = all("lift_fresh" in str(user.target) for user in node.users)  # else somebody else may change it
+        return {"look": _metadata(value)}
+    lifted = all("lift_fresh" in str(user.target) for user in node.users)  # otherwise other code may change it
     if not lifted or value.requires_grad or value.nbytes > LARGE or value.device.type != "cpu":
-        raise _Unkept
+        raise _NotCacheable
     flat = value.detach().contiguous().reshape(-1).view(torch.uint8)
-    return {"numbers": flat.numpy().tobytes().hex(), "look": _look(value)}
+    return {"numbers": flat.numpy().tobytes().hex(), "look": _metadata(value)}
 
 
-def _look(value: Any) -> Any:
+def _metadata(value: Any) -> Any:
+    """The metadata of a tensor, and any other value, as JSON values."""
     if not isinstance(value, Tensor):
         return None if value is None else {"plain": _value(value)}
     if not all(type(n) is int for n in (*value.shape, *value.stride())):
-        raise _Unkept
+        raise _NotCacheable
     return {"shape": list(value.shape), "stride": list(value.stride()), "dtype": _value(value.dtype),
             "device": str(value.device)}
 
 
 def _value(value: Any) -> Any:
-    """``value`` as JSON has it: what that does not know is an object with its kind."""
+    """``value`` as JSON values: a type that JSON lacks is an object with the name of the type."""
     if isinstance(value, Node):
         return {"node": value.name}
     if value is None or type(value) in (bool, int, str):
@@ -209,26 +211,26 @@ def _value(value: Any) -> Any:
         return {"device": str(value)}
     if isinstance(value, _TORCH):
         return {"torch": str(value).removeprefix("torch.")}
-    raise _Unkept
+    raise _NotCacheable
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def _found(entry: Mapping[str, Any], model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any],
-           run: Followed) -> Captured | None:
-    """The capture in ``entry``, of the tensors of ``model``; ``None`` where it is none."""
+def _capture_of(entry: Mapping[str, Any], model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any],
+                run: RunTrace) -> Captured | None:
+    """The capture in ``entry``, with the tensors of ``model``; ``None`` for an invalid entry."""
     own = dict((*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)))
     graph, root, nodes = Graph(), nn.Module(), dict[str, Node]()
     try:
-        for held in entry["nodes"]:
-            if held["op"] == "get_attr":
-                register(root, held["target"], _tensor(held["holds"], own))
-            node = nodes[held["name"]] = graph.create_node(
-                held["op"], _target(held), _read(held["args"], nodes), _read(held["kwargs"], nodes), held["name"])
-            if node.name != held["name"]:
+        for item in entry["nodes"]:
+            if item["op"] == "get_attr":
+                register(root, item["target"], _tensor(item["holds"], own))
+            node = nodes[item["name"]] = graph.create_node(
+                item["op"], _target(item), _read(item["args"], nodes), _read(item["kwargs"], nodes), item["name"])
+            if node.name != item["name"]:
                 return None
-            _know(node, held)
+            _set_meta(node, item)
         graph_module = GraphModule(root, graph)
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError):
         return None
@@ -237,57 +239,57 @@ def _found(entry: Mapping[str, Any], model: nn.Module, args: Sequence[Any], kwar
                     fixed=tuple(entry["fixed"]))
 
 
-def _know(node: Node, held: Mapping[str, Any]) -> None:
-    """What is known of ``node``."""
-    looks: Any = held["looks"]
+def _set_meta(node: Node, record: Mapping[str, Any]) -> None:
+    """Set the metadata of ``node``."""
+    looks: Any = record["looks"]
     if node.op != "output":
-        made = [_empty(look) for look in looks] if isinstance(looks, list) else _empty(looks)
-        node.meta["val"] = tuple(made) if held.get("kind") == "tuple" else made
-    if "stack" in held:
-        node.meta["nn_module_stack"] = {name: (path, kind) for name, path, kind in held["stack"]}
-    if "mark" in held:
-        put_mark(node, *held["mark"])
+        val = [_without_data(look) for look in looks] if isinstance(looks, list) else _without_data(looks)
+        node.meta["val"] = tuple(val) if record.get("kind") == "tuple" else val
+    if "stack" in record:
+        node.meta["nn_module_stack"] = {name: (path, kind) for name, path, kind in record["stack"]}
+    if "mark" in record:
+        put_mark(node, *record["mark"])
 
 
-def _target(held: Mapping[str, Any]) -> Any:
-    name = held["target"]
-    if held["op"] != "call_function":
+def _target(record: Mapping[str, Any]) -> Any:
+    name = record["target"]
+    if record["op"] != "call_function":
         return name
     if name == "getitem":
         return operator.getitem
-    space, packet, overload = name.split(".")
-    found = getattr(getattr(getattr(torch.ops, space), packet), overload)
-    return under_autocast(found, _read(held["autocast"], {})) if "autocast" in held else found
+    namespace, packet, overload = name.split(".")
+    target = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+    return under_autocast(target, _read(record["autocast"], {})) if "autocast" in record else target
 
 
-def _tensor(holds: Mapping[str, Any], own: Mapping[str, Tensor]) -> Tensor:
-    if "own" in holds:
-        return own[holds["own"]]
-    look = holds["look"]
+def _tensor(record: Mapping[str, Any], own: Mapping[str, Tensor]) -> Tensor:
+    if "own" in record:
+        return own[record["own"]]
+    look = record["look"]
     dtype, shape = getattr(torch, look["dtype"]["torch"]), look["shape"]
-    if "numbers" not in holds:
+    if "numbers" not in record:
         return torch.empty((), dtype=dtype, device=look["device"]).expand(shape)
-    flat = torch.frombuffer(bytearray.fromhex(holds["numbers"]) or bytearray(1), dtype=torch.uint8)
+    flat = torch.frombuffer(bytearray.fromhex(record["numbers"]) or bytearray(1), dtype=torch.uint8)
     return flat.view(dtype).reshape(shape).clone()
 
 
-def _empty(look: Mapping[str, Any] | None) -> Any:
+def _without_data(look: Mapping[str, Any] | None) -> Any:
     if look is None or "plain" in look:
         return None if look is None else _read(look["plain"], {})
     return Tensor._make_wrapper_subclass(
-        _Looks, look["shape"], look["stride"], dtype=getattr(torch, look["dtype"]["torch"]), device=look["device"])
+        _Metadata, look["shape"], look["stride"], dtype=getattr(torch, look["dtype"]["torch"]), device=look["device"])
 
 
 def _read(value: Any, nodes: Mapping[str, Node]) -> Any:
-    """What :func:`_value` wrote."""
+    """The inverse of :func:`_value`."""
     if isinstance(value, list):
         return [_read(each, nodes) for each in value]
     if not isinstance(value, dict):
         return value
-    (kind, held), = value.items()
-    made: Any = {"node": lambda: nodes[held], "float": lambda: float.fromhex(held),
-                 "tuple": lambda: tuple(_read(each, nodes) for each in held),
-                 "dict": lambda: {key: _read(each, nodes) for key, each in held},
-                 "slice": lambda: slice(*(_read(each, nodes) for each in held)),
-                 "device": lambda: torch.device(held), "torch": lambda: getattr(torch, held)}
-    return made[kind]()
+    (kind, content), = value.items()
+    readers: Any = {"node": lambda: nodes[content], "float": lambda: float.fromhex(content),
+                    "tuple": lambda: tuple(_read(each, nodes) for each in content),
+                    "dict": lambda: {key: _read(each, nodes) for key, each in content},
+                    "slice": lambda: slice(*(_read(each, nodes) for each in content)),
+                    "device": lambda: torch.device(content), "torch": lambda: getattr(torch, content)}
+    return readers[kind]()

@@ -1,10 +1,10 @@
-"""Stages whose parameters are divided among peers, which compute each operator together.
+"""Tensor-parallel stages: their parameters are sharded over the ranks of a mesh, which compute each operator together.
 
-All values inside are ``DTensor``, of the shapes that the graph was captured with: torch finds for each operator the
-placement of its result on the peers, and their communication for it; so gradients, those of whole parameters too, are
-right for any placement of parameters. Inputs and outputs are whole on each peer. Each computes the whole of an operator
-that torch has no rule for (of attention, its own heads), and of one that draws random numbers, which are then those of
-one process.
+All values inside a stage are ``DTensor`` with the captured (global) shapes. Torch infers each result's placement and
+the communication for it, so gradients are correct for any placement of parameters, replicated ones included. Inputs and
+outputs of the stage are full tensors on each rank. An operator that torch has no sharding rule for is computed in full
+on every rank (attention: each rank's heads), as is one that draws random numbers, so that these equal those of a single
+process.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from weft.runtime.captured.purity import operator_name
 from weft.runtime.train.moment import Seeded
 from weft.runtime.train.sharding import is_divided, whole_of
 
-#: Part of torch's error for an operator whose shares of heads, or the like, would not be whole.
+#: Part of torch's error for a dimension that does not divide evenly among the ranks, such as heads.
 UNEVEN = "evenly"
-#: Computed by each rank for its own heads, or whole: on a CPU torch has no rule, and searches long for one.
+#: Computed by each rank for its heads, or in full: on a CPU torch has no rule, and searches long for one.
 ATTENTION = "scaled_dot_product_attention"
 
 
-def compute_together(module: nn.Module, mesh: Any) -> None:
-    """Make ``module``, a stage, compute with the peers of ``mesh``, in place."""
+def parallelize_stage(module: nn.Module, mesh: Any) -> None:
+    """Make ``module``, a stage, compute with the other ranks of ``mesh``; in place."""
     stage = module.stage if isinstance(module, ResultStage) else module
     for part in list(stage.modules()):
         if isinstance(part, Seeded):
@@ -53,14 +53,14 @@ def _rewritten(module: GraphModule, mesh: Any, is_stage: bool) -> None:
 
 
 def _through(node: Node, function: Callable[..., Any], only: Node | None = None) -> None:
-    """Redirect the readers of ``node``, or only ``only``, to the result of ``function`` on it."""
+    """Redirect the users of ``node`` (or ``only`` one) to the result of ``function`` on it."""
     with node.graph.inserting_after(node):
         changed = node.graph.call_function(function, (node,))
     node.replace_all_uses_with(changed, lambda user: user is not changed and only in (None, user))
 
 
 class _AsWhole:
-    """Turns whole tensors of each peer into replicated values."""
+    """Turns full local tensors into replicated ``DTensor``."""
 
     def __init__(self, mesh: Any) -> None:
         self.mesh, self.__name__ = mesh, f"enter_{id(self)}"
@@ -73,12 +73,12 @@ class _AsWhole:
 
 
 def _leave(value: Any) -> Any:
-    """The value as a whole tensor on each peer."""
+    """``value`` as full tensors on each rank."""
     return tree_map(whole_of, value)
 
 
 class _Operator:
-    """The operator ``target``, called ``name``, on values of peers; ``whole``: torch must not divide it."""
+    """The operator ``target``, called ``name``, on ``DTensor`` operands; ``whole``: every rank computes it in full."""
 
     def __init__(self, target: Callable[..., Any], name: str, place: str, mesh: Any, whole: bool = False) -> None:
         self.target, self.name, self.place, self.whole = target, name, place, whole or name == ATTENTION
@@ -88,13 +88,13 @@ class _Operator:
         if not self.whole:
             try:
                 return self.target(*args, **settings)
-            except NotImplementedError:  # torch has no rule for it
+            except NotImplementedError:  # torch has no sharding rule for it
                 self.whole = True
             except RuntimeError as error:
                 if UNEVEN not in str(error):
                     raise
-                said = str(error).splitlines()[0].rstrip(".")
-                raise CaptureError(f"the operator {self.name}{self.place} cannot be computed on shares ({said}): have "
+                cause = str(error).splitlines()[0].rstrip(".")
+                raise CaptureError(f"the operator {self.name}{self.place} cannot be computed on shares ({cause}): have "
                                    "tensor_parallel divide what is a whole number of heads, or groups, for each of the "
                                    "mesh's ranks, and leave the other modules out") from None
         how = self._heads(args, settings)
@@ -104,7 +104,7 @@ class _Operator:
         return self.enter(self.target(*args, **settings), how)
 
     def _heads(self, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
-        """The placement of queries, keys and values, where that is by heads, each of which is computed by itself."""
+        """The placement of queries, keys and values if they are sharded by heads, which are independent."""
         if self.name != ATTENTION or not all(map(is_divided, args[:3])) or args[0].dim() != 4:
             return None
         how, *others = [tuple(x.placements) for x in args[:3]]

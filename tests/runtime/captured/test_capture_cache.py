@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
+from weft.runtime.captured.capture_cache import cached_capture
 from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.purity import Purity
-from weft.runtime.captured.remembered import captured_or_remembered
 
 X = torch.arange(12.0).reshape(4, 3)
 #: What ``Settled`` reads, as a model may read what a file or a command line says.
@@ -72,7 +72,7 @@ def exports(monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
 
 
 def capture(model: nn.Module, folder: Path | None, x: Tensor = X, kwargs: Mapping[str, Any] | None = None) -> Captured:
-    return captured_or_remembered(model, (x,), kwargs or {}, torch.device("cpu"), folder)
+    return cached_capture(model, (x,), kwargs or {}, torch.device("cpu"), folder)
 
 
 def told(captured: Captured) -> Any:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from weft.runtime.captured.captured import Captured, CaptureError
+from weft.runtime.captured.errors import split_advice
 from weft.runtime.captured.inputs.batch_dims import leaves_of
-from weft.runtime.captured.told import split_advice
 
 
 class Model(nn.Module):
@@ -38,7 +38,7 @@ class Own:
         self.h = h
 
 
-LINE = r"at test_told\.py:\d+ \("
+LINE = r"at test_errors\.py:\d+ \("
 
 
 @pytest.mark.parametrize(("function", "said"), [

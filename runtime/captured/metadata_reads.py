@@ -1,6 +1,6 @@
-"""Parameters of which a model reads only the type, the device or the shape: reading these has no gradient.
+"""Parameters whose metadata alone is read: their dtype, device or shape. Such a read has no gradient.
 
-Trial runs of a model, which is restored afterwards.
+Also trial runs of a model that restore its state.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from torch.fx import GraphModule, Node
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-#: Operators that read no numbers of their first argument, and those of the second argument.
+#: Operators that read only the metadata of their first argument, and operators that read only that of their second.
 FIRST = {"empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like", "new_empty",
          "new_empty_strided", "new_zeros", "new_ones", "new_full"}
 SECOND = {("type_as", ""), ("to", "other"), ("expand_as", ""), ("view_as", ""), ("reshape_as", "")}
 
 
-def without_looks(graph_module: GraphModule) -> None:
-    """Let such operators read a tensor like the parameter, without numbers; in place."""
+def drop_metadata_reads(graph_module: GraphModule) -> None:
+    """Make such operators read a tensor without data that has the parameter's metadata; in place."""
     graph, known = graph_module.graph, dict[Node, Node]()
     for node in list(graph.nodes):
-        for read in _looked(node):
+        for read in _metadata_argument(node):
             if read.op != "get_attr" or not isinstance(value := attribute_of(graph_module, read.target), nn.Parameter):
                 continue
             if read not in known:
@@ -41,18 +41,18 @@ def without_looks(graph_module: GraphModule) -> None:
     graph_module.recompile()
 
 
-def looked_at(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> set[str]:
-    """The parameters of ``model`` that its forward uses in any way, by name."""
+def used_parameters(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> set[str]:
+    """The names of the parameters of ``model`` that are an argument of any torch function in its forward."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    found: set[str] = set()
-    with untouched(model), torch.no_grad(), FunctionWatch(lambda func, given: found.update(
+    used: set[str] = set()
+    with preserved_state(model), torch.no_grad(), FunctionWatch(lambda func, given: used.update(
             names[id(leaf)] for leaf in tree_leaves(given) if id(leaf) in names)):
         model(*args, **kwargs)
-    return found
+    return used
 
 
 class FunctionWatch(TorchFunctionMode):
-    """Inside, ``see`` is called with each torch function that is called, and its arguments."""
+    """Inside, each torch function that is called is passed to ``see``, with its arguments."""
 
     def __init__(self, see: Callable[[Callable[..., Any], Any], object]) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class FunctionWatch(TorchFunctionMode):
         return func(*args, **kwargs or {})
 
 
-def _looked(node: Node) -> Iterator[Node]:
+def _metadata_argument(node: Node) -> Iterator[Node]:
     schema = getattr(node.target, "_schema", None)
     name = "" if schema is None else schema.name.rpartition("::")[2]
     second = schema is not None and (name, schema.overload_name) in SECOND
@@ -74,15 +74,15 @@ def _looked(node: Node) -> Iterator[Node]:
 
 
 def attribute_of(root: Any, path: object) -> Any:
-    """The attribute at a dotted path in a module."""
+    """The attribute of a module at a dotted path."""
     for step in str(path).split("."):
         root = getattr(root, step)
     return root
 
 
 @contextmanager
-def untouched(*parts: object) -> Iterator[None]:
-    """Whatever runs inside, buffers and gradients of modules, and random state, are afterwards as they were."""
+def preserved_state(*parts: object) -> Iterator[None]:
+    """Restore on exit the buffers and gradients of the modules among ``parts``, and the random state."""
     modules = [part for part in parts if isinstance(part, nn.Module)]
     buffers = {buffer: buffer.clone() for module in modules for buffer in module.buffers()}
     gradients = {parameter: parameter.grad for module in modules for parameter in module.parameters()}

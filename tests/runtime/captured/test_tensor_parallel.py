@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from weft.runtime.captured.captured import CaptureError
-from weft.runtime.captured.together import _Operator
+from weft.runtime.captured.tensor_parallel import _Operator
 
 attention = torch.ops.aten.scaled_dot_product_attention.default
 

@@ -17,8 +17,8 @@ from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.cut import BATCH, CapturedCut, crossings
 from weft.runtime.captured.loss import LOSS
 from weft.runtime.captured.memory.decisions import Decisions, Mode, decisions_from_json, in_module, units
-from weft.runtime.captured.memory.executed import executed
-from weft.runtime.captured.memory.kept import kept_bytes
+from weft.runtime.captured.memory.saved_bytes import saved_tensor_bytes
+from weft.runtime.captured.memory.stage_forward import apply_decisions
 from weft.runtime.captured.memory.treatment import treated
 from weft.runtime.captured.purity import Purity
 from weft.runtime.measure.measure import Memory, memory_of
@@ -166,8 +166,8 @@ def passes(captured: Captured, decisions: Decisions, ids: Tensor) -> tuple[Memor
 
 def test_what_is_held_is_what_was_decided(gpt: tuple[Captured, Purity, Tensor]) -> None:
     captured, purity, ids = gpt
-    kept = kept_bytes(captured, [ids], lambda output: token_loss(output, ids))
-    total = sum(kept.made.values())
+    kept = saved_tensor_bytes(captured, [ids], lambda output: token_loss(output, ids))
+    total = sum(kept.by_operator.values())
     forward, backward = passes(captured, Decisions(), ids)
     assert forward.change == pytest.approx(total, rel=0.01) and backward.change == -forward.change
     for mode in ("recompute", "offload"):
@@ -177,7 +177,7 @@ def test_what_is_held_is_what_was_decided(gpt: tuple[Captured, Purity, Tensor]) 
     # A dropped activation is not there although the next layer, which is kept, reads it.
     gelus = {node.name for node in captured.calls if node.name.startswith("gelu")}
     forward, backward = passes(captured, Decisions(dict.fromkeys(gelus, "recompute")), ids)
-    assert forward.change == pytest.approx(total - sum(kept.made[name] for name in gelus), rel=0.01)
+    assert forward.change == pytest.approx(total - sum(kept.by_operator[name] for name in gelus), rel=0.01)
     assert backward.change == -forward.change
 
 
@@ -273,9 +273,9 @@ def test_shares_that_cannot_be_are_refused(shards: dict[str, int], said: str) ->
 
 def test_a_stage_goes_backward_once(gpt: tuple[Captured, Purity, Tensor]) -> None:
     captured, purity, ids = gpt
-    stage = executed(CapturedCut(captured, []).stages().modules[0], drawn(captured, purity, lambda: "recompute"))
-    loss = stage(ids)[0].sum()
-    loss.backward(retain_graph=True)
+    stage = apply_decisions(CapturedCut(captured, []).stages().modules[0],
+                            drawn(captured, purity, lambda: "recompute"), {})
+    (loss := stage(ids)[0].sum()).backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="goes backward once for each forward"):
         loss.backward()
     captured.model.zero_grad()

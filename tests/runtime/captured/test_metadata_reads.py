@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.runtime.captured.memory.test_executed import by_stages
+from tests.runtime.captured.memory.test_stage_forward import by_stages
 from tests.runtime.captured.test_cut import furthest, plain
 from tests.support.captured_models import Case
 from weft.runtime.captured.captured import Captured
 from weft.runtime.captured.cut import CapturedCut
-from weft.runtime.captured.looks import looked_at
 from weft.runtime.captured.memory.decisions import Decisions
+from weft.runtime.captured.metadata_reads import used_parameters
 from weft.runtime.captured.purity import operator_name
 
 LOOKS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -42,8 +42,8 @@ def test_a_look_is_no_tie_and_needs_no_gradient(name: str) -> None:
     case = Case(Looking(LOOKS[name]).double(), (torch.randn(3, 4, dtype=torch.float64),), {}, None, None)
     _, wanted = plain(case)
     captured = Captured.of(case.model, case.args)
-    assert captured.unread() == ["asked", "idle"] and looked_at(case.model, case.args, {}) >= {"asked", "two.weight"}
-    assert "idle" not in looked_at(case.model, case.args, {})
+    used = used_parameters(case.model, case.args, {})
+    assert captured.unread() == ["asked", "idle"] and used >= {"asked", "two.weight"} and "idle" not in used
     place = next(i for i, node in enumerate(captured.calls) if operator_name(node) == "relu")
     cut = CapturedCut(captured, [place])
     assert cut.ties() == [] and [len(each) for each in cut.parameters] == [2, 2]
