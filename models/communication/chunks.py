@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from weft.models.communication.inference import annotated, cut_with
 from weft.models.communication.program import (
@@ -15,21 +20,18 @@ from weft.models.communication.program import (
 )
 
 
-def chunk_ranges(tensor: CommunicationTensor, overlap: Overlap, chunk: int, ranks: int) -> list[tuple[int, int]]:
-    """The ranges (first, past the last) of a rank's part of ``tensor`` that form chunk ``chunk``.
+def pieces_of(tensor: CommunicationTensor, overlap: Overlap, ranks: int) -> int:
+    """The equal pieces of a rank's part of ``tensor``, along its axis of ``overlap``, each of which is cut into the
+    chunks: every rank's slice, or the whole part."""
+    own = tensor.layout == "sliced" and tensor.axis == overlap.axes[tensor.name]
+    return ranks if overlap.by_slices and not own else 1
 
-    They are along ``overlap.axes[tensor.name]`` of the rank's part, or of its flattened elements if that is ``None``.
-    """
-    axis = overlap.axes[tensor.name]
-    size = tensor.elements if axis is None else tensor.shape[axis]
-    slices = 1
-    if overlap.by_slices:
-        slices = ranks
-        if tensor.layout == "sliced" and tensor.axis == axis:
-            size, slices = size // ranks, 1
-    whole = size // slices
-    length = whole // overlap.chunks
-    return [(i * whole + chunk * length, i * whole + (chunk + 1) * length) for i in range(slices)]
+
+def chunk_places(tensor: CommunicationTensor, overlap: Overlap, chunk: int, ranks: int) -> NDArray[Any]:
+    """Where chunk ``chunk`` lies along the axis of a rank's part of ``tensor``, or among its flattened elements."""
+    held, axis = tensor.held_shape(ranks), overlap.axes[tensor.name]
+    places = np.arange(math.prod(held) if axis is None else held[axis])
+    return places.reshape(pieces_of(tensor, overlap, ranks), overlap.chunks, -1)[:, chunk].reshape(-1)
 
 
 @dataclass
@@ -75,7 +77,8 @@ class Cutting:
         for name in whole & cutting.axes.keys():
             raise CommunicationError(f"overlap: {name!r} is needed whole by one stage of the chain and in chunks by "
                                      "another")
-        cutting._by_slices(program)
+        cutting.by_slices = any(program.tensors[name].layout == "sliced" and program.tensors[name].axis == axis
+                                for name, axis in cutting.axes.items())
         return cutting
 
     def _assign(self, program: CommunicationProgram, name: str, axis: int | None) -> None:
@@ -84,10 +87,6 @@ class Cutting:
         tensor = program.tensors[name]
         if tensor.layout == "sliced" and (tensor.axis is None) != (axis is None):
             raise CommunicationError(f"overlap: {name!r} is {tensor.lies}, and chunks of the chain are not cut like it")
-
-    def _by_slices(self, program: CommunicationProgram) -> None:
-        self.by_slices = any(program.tensors[name].layout == "sliced" and program.tensors[name].axis == axis
-                             for name, axis in self.axes.items())
 
     def require_divided(self, program: CommunicationProgram, chunks: int) -> None:
         """Raise :class:`~weft.models.communication.program.CommunicationError` unless everything divides into equal

@@ -28,8 +28,9 @@ def made_by(stage: ProgramStage, tensors: Mapping[str, CommunicationTensor], ran
                                  f"{', '.join(_RULES)}")
     inputs = [tensors[name] for name in stage.inputs]
     _require_inputs(stage, inputs)
-    rule = _RULES[stage.kind]
-    made_one = in_a_row(replace(rule(stage, inputs, ranks), name=stage.outputs[0], source="stage"))
+    made_one = in_a_row(replace(_RULES[stage.kind](stage, inputs), name=stage.outputs[0], source="stage"))
+    if stage.kind in ("reduce", "broadcast") and not 0 <= stage.attributes["root"] < ranks:
+        raise _refused(stage, f"the root {stage.attributes['root']} is none of the {ranks} ranks")
     require_slices(made_one, ranks, f"stage {stage.name!r}")
     return (made_one,)
 
@@ -138,7 +139,7 @@ def cut_with(stage: ProgramStage, tensors: Mapping[str, CommunicationTensor], ax
     return found
 
 
-def _computed(stage: ProgramStage, inputs: Sequence[CommunicationTensor], ranks: int) -> CommunicationTensor:
+def _computed(stage: ProgramStage, inputs: Sequence[CommunicationTensor]) -> CommunicationTensor:
     """For a matmul or a pointwise stage: cut like the inputs, which must agree; terms if the cut dimension is summed
     over."""
     how, shape = annotated(stage, [tensor.shape for tensor in inputs]), _shape(stage, inputs)
@@ -193,23 +194,23 @@ def _shape(stage: ProgramStage, inputs: Sequence[CommunicationTensor]) -> tuple[
     return shape
 
 
-def _norm(stage: ProgramStage, inputs: Sequence[CommunicationTensor], ranks: int) -> CommunicationTensor:
+def _norm(stage: ProgramStage, inputs: Sequence[CommunicationTensor]) -> CommunicationTensor:
     return replace(inputs[0], shape=(), axis=None, layout="local" if inputs[0].layout == "local" else "replicated")
 
 
-def _dropout(stage: ProgramStage, inputs: Sequence[CommunicationTensor], ranks: int) -> CommunicationTensor:
+def _dropout(stage: ProgramStage, inputs: Sequence[CommunicationTensor]) -> CommunicationTensor:
     if not 0 <= stage.attributes["rate"] < 1:
         raise _refused(stage, f"the rate {stage.attributes['rate']} is not from 0 to below 1")
     return inputs[0]
 
 
-def _cast(stage: ProgramStage, inputs: Sequence[CommunicationTensor], ranks: int) -> CommunicationTensor:
+def _cast(stage: ProgramStage, inputs: Sequence[CommunicationTensor]) -> CommunicationTensor:
     if stage.attributes["itemsize"] not in (1, 2, 4, 8):
         raise _refused(stage, f"an element of {stage.attributes['itemsize']} bytes is none of 1, 2, 4 and 8")
     return replace(inputs[0], itemsize=stage.attributes["itemsize"])
 
 
-def _update(stage: ProgramStage, inputs: Sequence[CommunicationTensor], ranks: int) -> CommunicationTensor:
+def _update(stage: ProgramStage, inputs: Sequence[CommunicationTensor]) -> CommunicationTensor:
     old, new = inputs
     if (old.shape, old.itemsize) != (new.shape, new.itemsize):
         raise _refused(stage, f"{old.name!r} has the shape {old.shape} in elements of {old.itemsize} bytes, its new "
@@ -223,7 +224,7 @@ def _update(stage: ProgramStage, inputs: Sequence[CommunicationTensor], ranks: i
     return new
 
 
-def _sliced(stage: ProgramStage, inputs: Sequence[CommunicationTensor], ranks: int) -> CommunicationTensor:
+def _sliced(stage: ProgramStage, inputs: Sequence[CommunicationTensor]) -> CommunicationTensor:
     if inputs[0].layout == "local":
         raise _refused(stage, f"{inputs[0].name!r} is local, and parts of different tensors are no slices of one: "
                               "reduce-scatter it instead")
@@ -232,26 +233,20 @@ def _sliced(stage: ProgramStage, inputs: Sequence[CommunicationTensor], ranks: i
     return replace(inputs[0], layout="sliced", axis=stage.attributes["axis"])
 
 
-def _collective(stage: ProgramStage, inputs: Sequence[CommunicationTensor], ranks: int) -> CommunicationTensor:
+def _collective(stage: ProgramStage, inputs: Sequence[CommunicationTensor]) -> CommunicationTensor:
     """For all_gather slices put together; for the others a sum, in slices, everywhere, or at the root with zeros
     elsewhere, or the root's value."""
     wanted = "sliced" if stage.kind == "all_gather" else "local"
     if inputs[0].layout != wanted:
         raise _refused(stage, f"{stage.kind} reads a {wanted} tensor, {inputs[0].name!r} is {inputs[0].lies}")
-    if not 0 <= stage.attributes.get("root", 0) < ranks:
-        raise _refused(stage, f"the root {stage.attributes['root']} is none of the {ranks} ranks")
     if stage.kind == "reduce":
         return inputs[0]
     return replace(inputs[0], layout="sliced" if stage.kind == "reduce_scatter" else "replicated",
                    axis=stage.attributes.get("axis"))
 
 
-def _sent(stage: ProgramStage, inputs: Sequence[CommunicationTensor], ranks: int) -> CommunicationTensor:
-    return replace(inputs[0], group=inputs[0].group + 1)
-
-
-Rule = Callable[[ProgramStage, Sequence[CommunicationTensor], int], CommunicationTensor]
+Rule = Callable[[ProgramStage, Sequence[CommunicationTensor]], CommunicationTensor]
 _RULES: Mapping[Any, Rule] = {
     "matmul": _computed, "pointwise": _computed, "norm": _norm, "dropout": _dropout, "cast": _cast, "update": _update,
     **dict.fromkeys(("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce"), _collective),
-    "slice": _sliced, "send": _sent}
+    "slice": _sliced, "send": lambda stage, inputs: replace(inputs[0], group=inputs[0].group + 1)}

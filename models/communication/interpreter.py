@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.models.communication.chunks import chunk_ranges
+from weft.models.communication.chunks import chunk_places
 from weft.models.communication.functions import function_named
 from weft.models.communication.program import (
     CommunicationError,
@@ -200,22 +200,16 @@ def _chunk(program: CommunicationProgram, overlap: Overlap, name: str, chunk: in
     """One chunk of each rank's part of a tensor; all of it if it is read whole."""
     if name not in overlap.axes:
         return held
-    places = _places_in(program, overlap, name, chunk)
+    places = chunk_places(program.tensors[name], overlap, chunk, program.ranks)
     return [np.take(array, places, overlap.axes[name]) for array in held]
 
 
 def _put(program: CommunicationProgram, overlap: Overlap, name: str, chunk: int, made: list[Array],
          into: list[Array]) -> None:
     """Write a chunk to its position."""
-    places, axis = _places_in(program, overlap, name, chunk), overlap.axes[name]
+    places, axis = chunk_places(program.tensors[name], overlap, chunk, program.ranks), overlap.axes[name]
     for part, whole in zip(made, into, strict=True):
         if axis is None:
             whole.reshape(-1)[places] = part.reshape(-1)
         else:
             np.moveaxis(whole, axis, 0)[places] = np.moveaxis(part, axis, 0)
-
-
-def _places_in(program: CommunicationProgram, overlap: Overlap, name: str, chunk: int) -> Array:
-    """Where a chunk lies along the axis of a rank's part of a tensor."""
-    return np.concatenate([np.arange(*ends) for ends in chunk_ranges(program.tensors[name], overlap, chunk,
-                                                                     program.ranks)])

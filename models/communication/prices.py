@@ -75,7 +75,7 @@ def work_of(program: CommunicationProgram, stage: ProgramStage, prices: Prices,
     """
     group = program.group_of(stage)
     leaves = list(stage.leaves())
-    moving = [leaf for leaf in leaves if leaf.kind == "send" or (program.ranks > 1 and leaf.is_collective)]
+    moving = [leaf for leaf in leaves if leaf.kind == "send" or (program.ranks > 1 and leaf.kind in COLLECTIVES)]
     computing = [leaf for leaf in leaves if leaf.kind not in (*COLLECTIVES, *_FREE)]
     sums = sum(leaf.kind == "norm" and _is_sliced(program, leaf) for leaf in leaves) * prices.launch
     seconds = sum(_sent(program, leaf, prices) for leaf in moving) + _computed(program, stage, computing, prices,
@@ -96,19 +96,12 @@ def work_of(program: CommunicationProgram, stage: ProgramStage, prices: Prices,
 def require_named(written: CommunicationProgram, prices: Prices) -> None:
     """Raise :class:`~weft.models.communication.program.CommunicationError` unless ``prices.compute`` names only compute
     stages of ``written``, including parts of fused ones: others would be ignored."""
-    leaves = {leaf.name: leaf for stage in written.stages for leaf in stage.leaves()}
-    computing = [name for name, leaf in leaves.items() if leaf.kind not in (*COLLECTIVES, *_FREE)]
+    computing = [name for name, leaf in written.leaves.items() if leaf.kind not in (*COLLECTIVES, *_FREE)]
     for name in prices.compute:
         if name not in computing:
-            why = f"it is of kind {leaves[name].kind}" if name in leaves else "there is no such stage"
+            why = f"it is of kind {written.leaves[name].kind}" if name in written.leaves else "there is no such stage"
             raise CommunicationError(f"prices: compute has seconds of {name!r}, but {why}: name stages that compute, "
                                      f"of {', '.join(computing) or 'which there are none'}")
-
-
-def _leaf(written: CommunicationProgram, name: str) -> ProgramStage:
-    """A stage by name, or a fused one's part."""
-    return next((leaf for stage in written.stages for leaf in stage.leaves() if leaf.name == name), None
-                ) or written.stage(name)
 
 
 def _lasting(work: EngineWork) -> tuple[EngineWork, ...]:
@@ -139,7 +132,8 @@ def _computed(program: CommunicationProgram, stage: ProgramStage, leaves: Iterab
     made = {leaf.outputs[0]: passes[leaf.name] for leaf in stage.leaves() if leaf.kind not in _FREE}
     for leaf in leaves:
         if leaf.name in prices.compute:
-            seconds += prices.compute[leaf.name] * _amount(program, leaf) / _amount(written, _leaf(written, leaf.name))
+            whole = written.leaves.get(leaf.name) or written.stage(leaf.name)
+            seconds += prices.compute[leaf.name] * _amount(program, leaf) / _amount(written, whole)
         elif leaf.kind == "matmul":
             if prices.flops is None:
                 raise CommunicationError(f"prices: the matmul {leaf.name!r} has no price: give flops, or its seconds "

@@ -93,11 +93,6 @@ class ProgramStage:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     parts: tuple[ProgramStage, ...] = ()
 
-    @property
-    def is_collective(self) -> bool:
-        """Whether it only moves data between ranks."""
-        return self.kind in COLLECTIVES
-
     def leaves(self) -> Iterator[ProgramStage]:
         """Its elementary stages: itself, or its parts."""
         if not self.parts:
@@ -167,6 +162,11 @@ class CommunicationProgram(Dataflow[ProgramStage]):
     def members(self, unit: ProgramStage | Overlap) -> list[ProgramStage]:
         """The stages of a chain; a stage itself."""
         return [unit] if isinstance(unit, ProgramStage) else [self.by_name[name] for name in unit.stages]
+
+    @cached_property
+    def leaves(self) -> Mapping[str, ProgramStage]:
+        """Stages that are not fused, and the parts of those that are, by name."""
+        return {leaf.name: leaf for stage in self.stages for leaf in stage.leaves()}
 
     def stage(self, name: str) -> ProgramStage:
         """The stage of that name. Raises :class:`CommunicationError` if there is none."""

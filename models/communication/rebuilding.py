@@ -5,8 +5,9 @@ Waits between stages: successors of a stage, convex sets, execution orders.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import replace
+from typing import ParamSpec
 
 from weft.models.communication.inference import made_by
 from weft.models.communication.program import (
@@ -16,6 +17,8 @@ from weft.models.communication.program import (
     Overlap,
     ProgramStage,
 )
+
+_P = ParamSpec("_P")
 
 
 def rebuilt(program: CommunicationProgram, stages: Iterable[ProgramStage], *,
@@ -76,12 +79,19 @@ def slicing(tensor: str, axis: int | None) -> ProgramStage:
     return ProgramStage(f"slice({tensor})", "slice", (tensor,), (part_of(tensor),), {"axis": axis})
 
 
-def renamed(stage: ProgramStage, inputs: Mapping[str, str], outputs: Mapping[str, str] | None = None) -> ProgramStage:
-    """``stage`` with its parts, with renamed tensors."""
-    made = outputs or {}
+def renamed(stage: ProgramStage, inputs: Mapping[str, str]) -> ProgramStage:
+    """``stage`` with its parts, with renamed inputs."""
     return replace(stage, inputs=tuple(inputs.get(name, name) for name in stage.inputs),
-                   outputs=tuple(made.get(name, name) for name in stage.outputs),
-                   parts=tuple(renamed(part, {**inputs, **made}, made) for part in stage.parts))
+                   parts=tuple(renamed(part, inputs) for part in stage.parts))
+
+
+def attempted(rewrite: Callable[_P, CommunicationProgram], *arguments: _P.args,
+              **keywords: _P.kwargs) -> CommunicationProgram | None:
+    """What a pass makes of a program; ``None`` where it is illegal."""
+    try:
+        return rewrite(*arguments, **keywords)
+    except CommunicationError:
+        return None
 
 
 def require_free(program: CommunicationProgram, names: Iterable[str] | str, what: str) -> list[ProgramStage]:

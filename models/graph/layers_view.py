@@ -10,7 +10,7 @@ separate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from weft.models.graph.operators import Operator, OperatorGraph, Parameter, Tensor, Work
@@ -24,18 +24,17 @@ def list_entry(layer: str) -> str:
     return ".".join(parts[:1] if number is None else parts[:number + 1])
 
 
-def by_layer(graph: OperatorGraph, layer_of: Callable[[str], str] = list_entry) -> OperatorGraph:
-    """``graph`` with each layer's operators merged. ``layer_of`` maps an operator's ``layer`` to the view's."""
-    groups = _groups(graph, layer_of)
+def by_layer(graph: OperatorGraph) -> OperatorGraph:
+    """``graph`` with each layer's operators merged."""
+    groups = _groups(graph)
     operators = tuple(_merged(graph, name, members) if len(members) > 1 else
                       replace(graph.by_name[members[0]], name=name) for name, members in groups.items())
-    return OperatorGraph(graph.name, tuple(replace(operator, layer=layer_of(operator.layer)) for operator in operators),
-                         graph.inputs, graph.outputs, graph.notes)
+    return replace(graph, operators=tuple(replace(one, layer=list_entry(one.layer)) for one in operators))
 
 
-def _groups(graph: OperatorGraph, layer_of: Callable[[str], str]) -> dict[str, list[str]]:
+def _groups(graph: OperatorGraph) -> dict[str, list[str]]:
     """Operators by the name of their group, in an order of the graph; without a cycle between groups."""
-    layer = {name: layer_of(graph.by_name[name].layer) for name in graph.order}
+    layer = {name: list_entry(graph.by_name[name].layer) for name in graph.order}
     visit = _visits(graph, layer)
     label = {name: (layer[name], visit[name]) if layer[name] else (name, -1) for name in graph.order}
     while True:

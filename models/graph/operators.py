@@ -191,14 +191,12 @@ class OperatorGraph(Dataflow[Operator]):
                 raise OperatorError(f"tensor {tensor.name!r}: base is {tensor.base!r}, which nothing produces")
             self.storage(tensor.name)
         for operator in self.operators:
-            for parameter in operator.parameters:
-                if parameter != self.parameters[parameter.name]:
-                    raise OperatorError(f"operator {operator.name!r}: parameter {parameter.name!r} is of another size "
-                                        "in an operator that shares it")
-            for constant in operator.constants:
-                if constant != self.constants[constant.name]:
-                    raise OperatorError(f"operator {operator.name!r}: constant {constant.name!r} is of another size "
-                                        "in an operator that shares it")
+            for what, own, every in (("parameter", operator.parameters, self.parameters),
+                                     ("constant", operator.constants, self.constants)):
+                for held in own:
+                    if held != every[held.name]:
+                        raise OperatorError(f"operator {operator.name!r}: {what} {held.name!r} is of another size in "
+                                            "an operator that shares it")
         if not self._reads_what_is_made_before():
             self._refuse_cycles()
 

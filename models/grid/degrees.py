@@ -90,6 +90,15 @@ def require_precision(precision: Precision, device: DeviceType, where: str) -> N
                         f"{able}, or give bf16")
 
 
+def fit(degrees: Degrees, model: GptModel, gpus: int, batch: int) -> bool:
+    """Whether :func:`require_degrees` has nothing against ``degrees``."""
+    try:
+        require_degrees(degrees, model, gpus, batch, "")
+    except SpecError:
+        return False
+    return True
+
+
 def require_degrees(degrees: Degrees, model: GptModel, gpus: int, batch: int, where: str) -> None:
     """Refuse degrees incompatible with ``model``, ``gpus`` or the ``batch``. Raises
     :class:`~weft.models.spec.spec.SpecError` with the possible numbers."""

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from weft.models.grid.degrees import Degrees, divisors, require_degrees, require_experts, require_precision
+from weft.models.grid.degrees import Degrees, divisors, fit, require_degrees, require_experts, require_precision
 from weft.models.grid.links import GridLinks
 from weft.models.grid.rank import GridRanks, RankLayer
 from weft.models.grid.step_end import StateBytes, StepEnd, least_end, step_end, with_state
@@ -171,30 +171,19 @@ class GridSpace:
             for size in self._options("micro_batch"):
                 for expert in self._options("expert"):
                     for tensor in self._options("tensor"):
-                        if self._may_be(tensor, context, expert, size):
+                        if any(self._depths(tensor, context, expert, size)):
                             for way in again:
                                 yield replace(self._fixed_options, tensor=tensor, context=context, expert=expert,
                                               micro_batch=size, recompute=way)  # type: ignore[arg-type]
-
-    def _may_be(self, tensor: int, context: int, expert: int, size: int) -> bool:
-        parts = context * (tensor if self.asked.sequence_parallel else 1)
-        return (self.gpus % (tensor * context) == 0 and self.model.sequence % parts == 0 and self.batch % size == 0
-                and (self.model.kv_heads or self.model.heads) % tensor == 0
-                and any(self._depths(tensor, context, expert, size)))
 
     def _depths(self, tensor: int, context: int, expert: int, size: int) -> Iterator[tuple[int, int]]:
         """Pipelines and replicas compatible with the rest."""
         for pipeline in self._options("pipeline"):
             data, rest = divmod(self.gpus, tensor * context * pipeline)
-            if rest or (self.asked.data is not None and self.asked.data != data):
-                continue
-            if self.batch % (data * size) or self.batch // (data * size) < pipeline or (data * context) % expert:
-                continue
-            if pipeline * self._first("virtual") > self.model.layers + self.model.predict + 2:
-                continue
-            if pipeline == 1 and self._first("virtual") > 1:
-                continue
-            yield pipeline, data
+            degrees = replace(self._fixed_options, tensor=tensor, context=context, expert=expert, micro_batch=size,
+                              pipeline=pipeline, data=data, virtual=self._first("virtual"))
+            if not rest and self.asked.data in (None, data) and fit(degrees, self.model, self.gpus, self.batch):
+                yield pipeline, data
 
     def _refuse(self) -> None:
         """Report the problem of numbers incompatible with all others."""

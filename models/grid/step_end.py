@@ -23,6 +23,7 @@ from weft.models.grid.degrees import Degrees
 from weft.models.grid.links import GridLinks
 from weft.models.grid.rank import RankLayer
 from weft.models.layers.costs import LayerCost
+from weft.models.overlap.flow import each_beside
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,18 +123,13 @@ def _own_end(layers: Sequence[RankLayer], degrees: Degrees, links: GridLinks, si
     """Of one GPU that computes until its last backward."""
     behind = ahead = 0.0
     if degrees.zero < 2:
-        free = 0.0  # end of the sums in seconds, counted from the start of the last backward
-        at = 0.0
-        for layer in reversed(layers):
-            at += layer.cost.backward
-            free = max(free, at) + reduced(layer, degrees, links)
-        behind = max(0.0, free - at)
+        backwards = [layer.cost.backward for layer in reversed(layers)]
+        sums = [reduced(layer, degrees, links) for layer in reversed(layers)]
+        behind = max(0.0, each_beside(backwards, sums) - sum(backwards))
     if degrees.zero < 3:
-        have = done = 0.0  # the times when a layer's parameters are available, and when its forward has run
-        for layer in layers:
-            have += gathered(layer, degrees, links, size)
-            done = max(done, have) + layer.cost.forward
-        ahead = max(0.0, done - sum(layer.cost.forward for layer in layers))
+        forwards = [layer.cost.forward for layer in layers]
+        gathers = [gathered(layer, degrees, links, size) for layer in layers]
+        ahead = max(0.0, each_beside(forwards, gathers, ahead=True) - sum(forwards))
     alike = degrees.data * degrees.context if degrees.zero else 1
     shares = sum((layer.cost.parameters - layer.experts) / alike
                  + layer.experts / max(1, alike // degrees.expert) for layer in layers)

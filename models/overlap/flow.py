@@ -88,6 +88,20 @@ def ended(row: Sequence[FlowPiece]) -> float:
     return max(engines)
 
 
+def each_beside(computing: Sequence[float], sent: Sequence[float], *, ahead: bool = False, begin: float = 0.0) -> float:
+    """When all have ended of as many collectives as there are computations: each waits for its own, or goes ``ahead``
+    of it; both in order, from ``begin`` on."""
+    gpu = lane = begin
+    for own, collective in zip(computing, sent, strict=True):
+        if ahead:
+            lane += collective
+            gpu = max(gpu, lane) + own
+        else:
+            gpu += own
+            lane = max(lane, gpu) + collective
+    return max(gpu, lane)
+
+
 def pieces(steps: Sequence[FlowStep], count: int, dimension: str = "", *, wide: bool = True) -> list[FlowPiece]:
     """The pieces in the order of each engine: ``steps`` in ``count`` chunks along ``dimension``.
 

@@ -17,11 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
-from weft.models.candidates.stages import StageCost, peak_bytes, static_bytes
-from weft.models.layers.cluster import model_cluster
-from weft.models.overlap.data_parallel import StepCosts, held_bytes, layer_groups
+from weft.models.candidates.stages import StageCost
+from weft.models.overlap.data_parallel import StepCosts, held_bytes, layer_groups, why_too_large
+from weft.models.overlap.flow import each_beside
 from weft.models.spec.sections import Spec
 
 #: A bucket of DistributedDataParallel by default; ZeRO-1 is given the same.
@@ -65,8 +64,7 @@ def framework_steps(spec: Spec, micro_batches: int | None = None) -> tuple[Frame
     begin = (each - 1) * (forward + backward) + forward
     found = []
     for name, step, sliced in (("ddp", _ddp, False), ("zero-1", _zero, True)):
-        fits = static_bytes(layers, held_bytes(spec, sliced=sliced)) + peak_bytes(
-            layers, [1] * len(layers), "full") <= min(model_cluster(spec.cluster).available)
+        fits = why_too_large(spec, layers, held_bytes(spec, sliced=sliced)) is None
         makespan, period = step(costs, buckets, begin) if fits else (None, None)
         found.append(FrameworkStep(name, makespan, period, len(buckets)))
     return tuple(found)
@@ -75,7 +73,8 @@ def framework_steps(spec: Spec, micro_batches: int | None = None) -> tuple[Frame
 def _ddp(costs: StepCosts, buckets: Sequence[_Bucket], begin: float) -> tuple[float, float]:
     """Makespan and period; the last backward begins at ``begin``."""
     sums = [costs.seconds("all_reduce", bucket.parameters * costs.run.gradient_bytes) for bucket in buckets]
-    done = _summed(buckets, sums, begin) + costs.update(sum(bucket.parameters for bucket in buckets))
+    backwards = [bucket.backward for bucket in buckets]
+    done = each_beside(backwards, sums, begin=begin) + costs.update(sum(bucket.parameters for bucket in buckets))
     return done, done
 
 
@@ -83,28 +82,11 @@ def _zero(costs: StepCosts, buckets: Sequence[_Bucket], begin: float) -> tuple[f
     """As :func:`_ddp`."""
     sums = [costs.seconds("reduce_scatter", bucket.parameters * costs.run.gradient_bytes) for bucket in buckets]
     slices = [-(-bucket.parameters // costs.spec.cluster.gpus) for bucket in buckets]
-    updated = _summed(buckets, sums, begin) + costs.update(sum(slices))
+    updated = each_beside([bucket.backward for bucket in buckets], sums, begin=begin) + costs.update(sum(slices))
     gathers = [costs.seconds("all_gather", own * costs.run.parameter_bytes) for own in slices]
-    return updated + sum(gathers), updated + _waited([*reversed(buckets)], [*reversed(gathers)])
-
-
-def _summed(buckets: Sequence[_Bucket], sums: Sequence[float], begin: float) -> float:
-    """The time when all buckets are summed, with their backward beginning at ``begin``: never before its end."""
-    network = begin
-    for ready, seconds in zip(accumulate((bucket.backward for bucket in buckets), initial=begin),
-                              [0.0, *sums], strict=True):
-        network = max(network, ready) + seconds
-    return network
-
-
-def _waited(buckets: Sequence[_Bucket], gathers: Sequence[float]) -> float:
-    """Seconds that a forward of ``buckets`` in order waits for their gathers, which begin with it."""
-    gathered = computed = waited = 0.0
-    for bucket, seconds in zip(buckets, gathers, strict=True):
-        gathered += seconds
-        waited += max(0.0, gathered - computed)
-        computed = max(computed, gathered) + bucket.forward
-    return waited
+    forwards = [bucket.forward for bucket in reversed(buckets)]
+    waited = each_beside(forwards, gathers[::-1], ahead=True) - sum(forwards)
+    return updated + sum(gathers), updated + max(0.0, waited)
 
 
 def _buckets(layers: Sequence[StageCost], most: int) -> list[_Bucket]:

@@ -25,7 +25,7 @@ from weft.models.candidates.stage_blocks import forward_block
 from weft.models.overlap.flow import apart_blocks
 from weft.models.overlap.placement import OverlapPlacement, lane_name
 from weft.models.overlap.ways import MOST_PIECES, NONE, Between, Way, Ways, fastest
-from weft.models.tensor_parallel.parts import LayersPart, gpu_name, gradient_name, joined_parts, part_backward
+from weft.models.tensor_parallel.parts import LayersPart, gpu_name, gradient_name, joined_parts, part_backward, places
 from weft.models.tensor_parallel.shapes import ShapeCandidate
 from weft.models.tensor_parallel.space import Space
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
@@ -57,8 +57,7 @@ class _Together:
     def __init__(self, space: Space, candidate: ShapeCandidate, ways: Ways) -> None:
         self.space, self.candidate, self.backward = space, candidate, candidate.backward
         self.parts = candidate.parts
-        device_of = {gpu: d for d, group in enumerate(candidate.gpus) for gpu in group}
-        self.where = {part.name: tuple(dict.fromkeys(device_of[gpu] for gpu in part.gpus)) for part in self.parts}
+        self.where = places(self.parts, candidate.gpus)
         self.joined = [(source, target, size * (2 if ways.pairs else 1))
                        for source, target, size in joined_parts(space.graph, space.layers, self.parts)]
         self.ways = {part.name: ways.of(part) for part in self.parts}

@@ -35,6 +35,7 @@ from typing import Any, Literal, TypeAlias
 from weft.models.candidates.stages import Backward, StageCost
 from weft.models.graph.operators import Operator, OperatorGraph, Split
 from weft.models.hardware.devices import DeviceType, Pass, kernel_class
+from weft.models.layers.collectives import Collective
 from weft.models.layers.layering import operators_by_layer
 from weft.models.overlap.flow import FlowPiece, FlowStep, duration, ended, pieces, serial
 from weft.models.tensor_parallel.part_times import Timer
@@ -234,7 +235,7 @@ class LayerSteps:
     @cached_property
     def sends(self) -> tuple[bool, ...]:
         """By layer, whether it has a collective."""
-        return tuple(any(self._kind(operator, which) for operator in layer for which in ("forward", "backward"))
+        return tuple(any(self._collective(operator, which) for operator in layer for which in ("forward", "backward"))
                      for layer in self.layers)
 
     def forward(self, layers: Sequence[int]) -> list[FlowStep]:
@@ -283,33 +284,23 @@ class LayerSteps:
             later.clear()
 
     def _step(self, operator: Operator, which: Pass, seconds: float, waits: Sequence[int]) -> FlowStep:
-        kind = self._kind(operator, which)
+        collective = self._collective(operator, which)
         known = tuple(dict.fromkeys(waits))
-        if kind is not None:
-            exchanged = self.exchanged[operator.name]
-            return FlowStep(operator.name, known, seconds, pieces={count: self._piece(exchanged, which, count)
-                                                              for count in (1, *CHUNKS)},
-                            divides=self._axes_of(exchanged))
+        if collective is not None:
+            kind, size = collective
+            return FlowStep(operator.name, known, seconds, pieces={
+                count: self.timer(kind, -(-size // count)) for count in (1, *CHUNKS)},
+                            divides=self._axes_of(self.exchanged[operator.name]))
         heavy = kernel_class(operator.kind) in _HEAVY and operator.name not in self.exchanged
         divides = (self._axes_of(self.exchanged[operator.name]) if operator.name in self.exchanged else
                    _divides(self.original[operator.name].splits, self.sharded.choices[operator.name],
                             self.sharded.degree))
         return FlowStep(operator.name, known, seconds, self.device.launch[which], divides=divides, is_heavy=heavy)
 
-    def _kind(self, operator: Operator, which: Pass) -> str | None:
-        """The kind of collective of ``operator`` in this pass, if it is one."""
+    def _collective(self, operator: Operator, which: Pass) -> tuple[Collective, int] | None:
+        """The collective that ``operator`` is in this pass, if it is one, and its bytes."""
         exchanged = self.exchanged.get(operator.name)
-        if exchanged is None:
-            return None
-        kind = exchanged.exchange.forward if which == "forward" else exchanged.exchange.backward
-        return None if kind in ("none", "slice") else kind
-
-    def _piece(self, exchanged: Exchanged, which: Pass, count: int) -> float:
-        found = exchanged.exchange
-        kind, size = ((found.forward, found.forward_bytes) if which == "forward" else
-                      (found.backward, found.backward_bytes))
-        assert kind != "none" and kind != "slice"
-        return self.timer(kind, -(-size // count))
+        return None if exchanged is None else exchanged.exchange.collectives[which != "forward"]
 
     def _axes_of(self, exchanged: Exchanged) -> dict[str, int]:
         """The axes along which a communicated tensor can be cut: any but the last one, of each GPU's part."""

@@ -26,7 +26,6 @@ from weft.models.layers.cluster import Network, model_cluster
 from weft.models.overlap.data_parallel import ALL_REDUCE, GRADIENTS
 from weft.models.spec.model_sections import ExplicitModel
 from weft.models.spec.sections import Spec, TrainingRun
-from weft.models.tensor_parallel.parts import LayersPart, stage_cost
 from weft.models.tensor_parallel.shapes import ShapeCandidate, candidate_of, space_for
 from weft.models.tensor_parallel.space import Space
 from weft.solver.problem import BlockKind, Problem
@@ -121,12 +120,10 @@ def shape_candidate_at(spec: Spec, plan: PhasePlan) -> tuple[ShapeCandidate, Spa
     each = len(plan.layers) // plan.replicas
     parts = []
     for number, (names, gpus, in_parts) in enumerate(zip(plan.layers, plan.gpus, plan.co_shard, strict=True)):
-        costs = space.co_sharded.get(in_parts) if in_parts else space.costs[len(gpus)]
-        if costs is None:
+        if in_parts and in_parts not in space.co_sharded:
             return None
         replica, stage = divmod(number, each)
-        layers = tuple(index[name] for name in names)
-        parts.append(LayersPart(f"{stage}{'u' * replica}", layers, gpus, stage_cost(costs, layers), replica, in_parts))
+        parts.append(space.part(f"{stage}{'u' * replica}", [index[name] for name in names], gpus, replica, in_parts))
     found = candidate_of(space, "x" if plan.replicas > 1 else "groups", plan.backward, tuple(parts),
                          replicas=plan.replicas)
     return None if found is None else (found, space)

@@ -22,7 +22,7 @@ from typing import Literal, TypeAlias
 
 from weft.models.graph.operators import Operator, OperatorGraph, Split, Tensor, Work
 from weft.models.layers.layering import operators_by_layer
-from weft.models.tensor_parallel.part_times import PartTimes, has_gradient, layout_of
+from weft.models.tensor_parallel.part_times import PartTimes, has_gradient, layout_of, outputs_of, parameters_of
 from weft.models.times.operator_times import OperatorTime, Origin
 from weft.models.times.roofline import Roofline, dtype_of, pass_seconds
 
@@ -258,15 +258,10 @@ def _addition(roofline: Roofline, tensor: Tensor, dtype: str, *, backward: bool)
 
 def _part(operator: Operator, split: Split, parts: int) -> Operator:
     """One part of ``operator``, for memory."""
-    def divided(tensor: Tensor) -> Tensor:
-        return replace(tensor, bytes=-(-tensor.bytes // parts))
-
     return replace(
-        operator, outputs=tuple(divided(tensor) if isinstance(layout_of(split, tensor.name, "outputs"), int) else tensor
-                                for tensor in operator.outputs),
-        internal=tuple(map(divided, operator.internal)), workspace=-(-operator.workspace // parts),
-        parameters=tuple(replace(p, bytes=-(-p.bytes // parts)) if p.name in split.parameters else p
-                         for p in operator.parameters), splits=())
+        operator, outputs=outputs_of(operator, split, parts), parameters=parameters_of(operator, split, parts),
+        internal=tuple(replace(tensor, bytes=-(-tensor.bytes // parts)) for tensor in operator.internal),
+        workspace=-(-operator.workspace // parts), splits=())
 
 
 def _forward_peak(operators: Sequence[Operator], segment: LayerSegment, *, keeping: bool) -> int:

@@ -38,7 +38,7 @@ from weft.models.candidates.stage_split import NoSplit, StageSplit, split_layers
 from weft.models.candidates.stages import Backward, MemoryRule, stage_device
 from weft.models.tensor_parallel.bound.group_cover import GroupCover, LayerTerms
 from weft.models.tensor_parallel.group_split import StageTables
-from weft.models.tensor_parallel.parts import LayersPart, stage_cost
+from weft.models.tensor_parallel.parts import LayersPart
 from weft.models.tensor_parallel.space import Space
 from weft.solver.control.clock import checkpoint
 
@@ -239,8 +239,7 @@ def chunked(space: Space, layers: Sequence[int], chunks: Chunks, backward: Backw
         except NoSplit:
             break
     for cuts in dict.fromkeys(split.cuts for split in found):
-        yield tuple(LayersPart(str(number), tuple(layers[first:last]), tuple(range(d * degree, (d + 1) * degree)),
-                               stage_cost(space.costs[degree], layers[first:last]))
+        yield tuple(space.part(str(number), layers[first:last], range(d * degree, (d + 1) * degree))
                     for number, ((first, last), d) in enumerate(zip(pairwise(cuts), stage_device(chunks, groups),
                                                                     strict=True)))
 

@@ -34,7 +34,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from weft.models.graph.operators import Layout, Operator, OperatorError, OperatorGraph, Split, Work
+from weft.models.graph.operators import Layout, Operator, OperatorError, OperatorGraph, Parameter, Split, Tensor, Work
 from weft.models.layers.collectives import Collective
 from weft.models.times.operator_times import OperatorTime, Origin
 from weft.models.times.profile_times import MeasuredRow
@@ -72,11 +72,17 @@ class TensorExchange:
     forward_bytes: int
     backward_bytes: int
 
+    @property
+    def collectives(self) -> tuple[tuple[Collective, int] | None, tuple[Collective, int] | None]:
+        """Forward and backward, each with its bytes; slices are views."""
+        ahead, back = (None if kind == "none" or kind == "slice" else (kind, size) for kind, size in (
+            (self.forward, self.forward_bytes), (self.backward, self.backward_bytes)))
+        return ahead, back
+
     def seconds(self, timer: Timer) -> tuple[float, float]:
-        """Forward and backward; slices are views and take none."""
-        return (0.0 if self.forward == "none" or self.forward == "slice" else timer(self.forward, self.forward_bytes),
-                0.0 if self.backward == "none" or self.backward == "slice" else
-                timer(self.backward, self.backward_bytes))
+        """Forward and backward."""
+        ahead, back = (0.0 if found is None else timer(*found) for found in self.collectives)
+        return ahead, back
 
 
 def step(before: Layout, after: Layout) -> Step:
@@ -116,6 +122,25 @@ def layout_of(option: Split | None, tensor: str, side: str) -> Layout:
     if option is None:
         return "whole"
     return (option.inputs if side == "inputs" else option.outputs).get(tensor, "whole")
+
+
+def laid_out(tensor: Tensor, layout: Layout, degree: int) -> Tensor:
+    """What each of ``degree`` devices has of ``tensor``."""
+    if not isinstance(layout, int):
+        return tensor
+    shape = tuple(-(-size // degree) if axis == layout else size for axis, size in enumerate(tensor.shape))
+    return replace(tensor, bytes=-(-tensor.bytes // degree), shape=shape)
+
+
+def outputs_of(operator: Operator, option: Split | None, degree: int) -> tuple[Tensor, ...]:
+    """What each of ``degree`` devices makes of the outputs of ``operator``."""
+    return tuple(laid_out(tensor, layout_of(option, tensor.name, "outputs"), degree) for tensor in operator.outputs)
+
+
+def parameters_of(operator: Operator, option: Split | None, degree: int) -> tuple[Parameter, ...]:
+    """What each of ``degree`` devices has of the parameters of ``operator``."""
+    return tuple(p if option is None or p.name not in option.parameters else
+                 Parameter(p.name, -(-p.count // degree), -(-p.bytes // degree)) for p in operator.parameters)
 
 
 def has_gradient(graph: OperatorGraph, tensor: str) -> bool:

@@ -10,7 +10,7 @@ of one of them; :func:`weft.models.overlap.placement.written_out` expands them a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from weft.models.candidates.stage_blocks import forward_block, gradient_blocks
@@ -49,21 +49,19 @@ def part_problem(name: str, graph: OperatorGraph, layers: Sequence[str], parts: 
     ``layers``: names by index. ``capacity``: bytes of every GPU, ``static``: the static part of it.
     """
     groups = alike_gpus(parts)
-    device_of = {gpu: d for d, group in enumerate(groups) for gpu in group}
+    where = places(parts, groups)
     devices = tuple(Device(gpu_name(group), capacity - static[group[0]]) for group in groups)
     joined = joined_parts(graph, layers, parts)
     blocks: list[Block] = []
     for part in parts:
-        where = tuple(dict.fromkeys(device_of[gpu] for gpu in part.gpus))
         waits = tuple(Dependency(f"F{source.name}", network.seconds(size, source.gpus, part.gpus))
                       for source, target, size in joined if target is part)
-        blocks.append(forward_block(part.name, part.cost, where, backward, waits))
+        blocks.append(forward_block(part.name, part.cost, where[part.name], backward, waits))
     if backward != "none":
         for part in reversed(parts):
-            where = tuple(dict.fromkeys(device_of[gpu] for gpu in part.gpus))
             waits = tuple(Dependency(gradient_name(target, backward), network.seconds(size, target.gpus, part.gpus))
                           for source, target, size in joined if source is part and target.cost.backward)
-            blocks += part_backward(part, where, waits or (Dependency(f"F{part.name}"),), backward)
+            blocks += part_backward(part, where[part.name], waits or (Dependency(f"F{part.name}"),), backward)
     return Problem(name, devices, tuple(blocks), time_unit="s", memory_unit="B"), groups
 
 
@@ -105,6 +103,12 @@ def alike_gpus(parts: Sequence[LayersPart]) -> tuple[tuple[int, ...], ...]:
     spread = {number for number, part in enumerate(parts) if len(part.gpus) == len(held)}
     order = sorted(groups, key=lambda numbers: [number for number in numbers if number not in spread])
     return tuple(tuple(sorted(groups[numbers])) for numbers in order)
+
+
+def places(parts: Iterable[LayersPart], groups: Iterable[Sequence[int]]) -> dict[str, tuple[int, ...]]:
+    """By the name of a part, the devices that represent its GPUs; ``groups``: the GPUs of each device."""
+    device_of = {gpu: d for d, group in enumerate(groups) for gpu in group}
+    return {part.name: tuple(dict.fromkeys(device_of[gpu] for gpu in part.gpus)) for part in parts}
 
 
 def joined_parts(graph: OperatorGraph, layers: Sequence[str],

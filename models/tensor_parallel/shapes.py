@@ -43,7 +43,7 @@ from weft.models.tensor_parallel.group_chains import (
 )
 from weft.models.tensor_parallel.group_rows import CHUNKS, Chunks, best_rows, chunked, divisions, group_of_stage
 from weft.models.tensor_parallel.group_split import GroupStage, split_onto_groups
-from weft.models.tensor_parallel.parts import LayersPart, part_problem, stage_cost, static_memory
+from weft.models.tensor_parallel.parts import LayersPart, part_problem, static_memory
 from weft.models.tensor_parallel.space import Space, space_of
 from weft.solver.control.clock import OutOfTime
 from weft.solver.problem import Problem
@@ -195,7 +195,7 @@ def _in_chunks(space: Space, shape: TogetherShape, backward: Backward,
     together = layers_together(space, shape)
     rest = [layer for layer in range(len(space.layers)) if layer not in together]
     everyone = tuple(range(space.gpus))
-    spread = [LayersPart("", run, everyone, stage_cost(space.costs[space.gpus], run)) for run in runs_of(together)]
+    spread = [space.part("", run, everyone) for run in runs_of(together)]
     for how in chunks:
         for chain in chunked(space, rest, how, backward, room_beside(space, together, backward)):
             parts = sorted((*spread, *chain), key=lambda part: part.layers[0])
@@ -217,9 +217,8 @@ def _in_rows(space: Space, backward: Backward, chunks: Sequence[Chunks],
     for row in best_rows(space, chunks, backward, groups, most):
         members = members_of(row.degrees)
         where = [members[group] for group in group_of_stage(row.kind, len(row.degrees), row.chunks)]
-        parts = tuple(LayersPart(str(number), tuple(range(first, last)), gpus,
-                                 stage_cost(space.costs[len(gpus)], range(first, last)))
-                      for number, ((first, last), gpus) in enumerate(zip(pairwise(row.cuts), where, strict=True)))
+        parts = tuple(space.part(str(number), range(*run), gpus)
+                      for number, (run, gpus) in enumerate(zip(pairwise(row.cuts), where, strict=True)))
         made = candidate_of(space, "groups", backward, parts, chunks=row.kind)
         if made is not None:
             yield made
@@ -241,8 +240,7 @@ def _candidate(space: Space, shape: TogetherShape, backward: Backward, together:
                for stage, gpus in zip(chain, members, strict=True)]
     pieces.sort(key=lambda piece: piece[0][0])
     return candidate_of(space, shape, backward, tuple(
-        LayersPart(str(number), layers, gpus,
-             stage_cost(space.co_sharded[in_parts] if in_parts else space.costs[len(gpus)], layers), co_shard=in_parts)
+        space.part(str(number), layers, gpus, co_shard=in_parts)
         for number, (layers, gpus, in_parts) in enumerate(pieces)))
 
 

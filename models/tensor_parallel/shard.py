@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from weft.models.graph.operators import Layout, Operator, OperatorGraph, Parameter, Split, Tensor, Work
+from weft.models.graph.operators import Layout, Operator, OperatorGraph, Split, Tensor, Work
 from weft.models.layers.layering import operators_by_layer
 from weft.models.tensor_parallel.elimination import Factor, cheapest
 from weft.models.tensor_parallel.part_times import (
@@ -34,7 +34,10 @@ from weft.models.tensor_parallel.part_times import (
     Timer,
     exchange,
     has_gradient,
+    laid_out,
     layout_of,
+    outputs_of,
+    parameters_of,
 )
 from weft.models.times.operator_times import OperatorTime, Origin
 from weft.solver.control.clock import checked
@@ -235,7 +238,7 @@ class _Sharding:
     def _converter(self, tensor: str, source: str, target: str, need: TensorNeed, layer: str,
                    found: TensorExchange) -> tuple[Operator, OperatorTime]:
         original = self.graph.tensors[tensor]
-        made = _laid_out(replace(original, name=target, base=None), need.layout, self.degree)
+        made = laid_out(replace(original, name=target, base=None), need.layout, self.degree)
         copies = found.forward != "none"
         if not copies:
             made = replace(made, base=source)
@@ -252,14 +255,13 @@ class _Sharding:
         option = self.choices[operator.name]
         names = {tensor: self._at(tensor, _need(operator, option, tensor), layer) for tensor in operator.inputs}
         held = {**names, **slices}
-        outputs = tuple(_laid_out(tensor, layout_of(option, tensor.name, "outputs"), self.degree)
-                        for tensor in operator.outputs)
         return replace(
-            operator, inputs=tuple(dict.fromkeys(names[tensor] for tensor in operator.inputs)), outputs=outputs,
+            operator, inputs=tuple(dict.fromkeys(names[tensor] for tensor in operator.inputs)),
+            outputs=outputs_of(operator, option, self.degree),
             forward=self.part_times.work(operator, option, operator.forward) or Work(),
             input_grad=self.part_times.work(operator, option, operator.input_grad),
             weight_grad=self.part_times.work(operator, option, operator.weight_grad),
-            parameters=tuple(self._parameter(p, option) for p in operator.parameters),
+            parameters=parameters_of(operator, option, self.degree),
             internal=tuple(self._internal(operator, tensor, option) for tensor in operator.internal),
             keeps=tuple(dict.fromkeys(held.get(tensor, tensor) for tensor in operator.keeps)),
             deferred=None if operator.deferred is None else
@@ -294,11 +296,6 @@ class _Sharding:
         if alike is not None and not isinstance(layout_of(option, alike.name, "outputs"), int):
             return tensor
         return replace(tensor, bytes=-(-tensor.bytes // self.degree), shape=())
-
-    def _parameter(self, parameter: Parameter, option: Split | None) -> Parameter:
-        if option is None or parameter.name not in option.parameters:
-            return parameter
-        return Parameter(parameter.name, -(-parameter.count // self.degree), -(-parameter.bytes // self.degree))
 
     def _between(self, tensor: str) -> TensorNeed:
         """The layout of ``tensor`` between layers."""
@@ -341,10 +338,3 @@ def _tensors(layer: Sequence[Operator]) -> list[str]:
 
 def _need(reader: Operator, option: Split | None, tensor: str) -> TensorNeed:
     return TensorNeed(layout_of(option, tensor, "inputs"), divided=option is not None and reader.input_grad is not None)
-
-
-def _laid_out(tensor: Tensor, layout: Layout, degree: int) -> Tensor:
-    if not isinstance(layout, int):
-        return tensor
-    shape = tuple(-(-size // degree) if axis == layout else size for axis, size in enumerate(tensor.shape))
-    return replace(tensor, bytes=-(-tensor.bytes // degree), shape=shape)

@@ -20,8 +20,9 @@ from weft.models.layers.layering import layers_of
 from weft.models.spec.sections import Inference, Spec, TrainingRun
 from weft.models.tensor_parallel.bound.any_placement import least_step
 from weft.models.tensor_parallel.bound.group_cover import LayerTerms, terms_of
-from weft.models.tensor_parallel.co_shard import FAMILIES, co_shard
+from weft.models.tensor_parallel.co_shard import FAMILIES, CoSharded, co_shard
 from weft.models.tensor_parallel.part_times import PartTimes, Timer, has_gradient
+from weft.models.tensor_parallel.parts import LayersPart, stage_cost
 from weft.models.tensor_parallel.shard import Sharded, shard
 from weft.models.times.roofline import Roofline
 from weft.solver.late import nx
@@ -69,9 +70,15 @@ class Space:
     @cached_property
     def sharded(self) -> dict[int, Sharded]:
         """The graph of one device, by degree."""
-        return {degree: shard(self.graph, self.part_times(degree), self.timer(degree), recompute=self.recompute,
-                              pinned=self.pinned.get(degree, {}))
-                for degree in self.degrees}
+        return {degree: self._shard(degree) for degree in self.degrees}
+
+    def _shard(self, degree: int, *, sliced: bool = False) -> Sharded:
+        return shard(self.graph, self.part_times(degree), self.timer(degree), recompute=self.recompute, sliced=sliced,
+                     pinned=self.pinned.get(degree, {}))
+
+    def _costs(self, found: Sharded | CoSharded) -> list[LayerCost]:
+        return self.under_optimizer(layers_of(found.graph, found.times, training=self.training,
+                                              recompute=self.recompute))
 
     def part_times(self, parts: int) -> PartTimes:
         """The times of operators in ``parts`` parts: measured if the costs come from a profile that has them."""
@@ -84,18 +91,20 @@ class Space:
     @cached_property
     def costs(self) -> dict[int, list[LayerCost]]:
         """One device's share of each layer, by degree."""
-        return {degree: self.under_optimizer(layers_of(found.graph, found.times, training=self.training,
-                                                       recompute=self.recompute))
-                for degree, found in self.sharded.items()}
+        return {degree: self._costs(found) for degree, found in self.sharded.items()}
+
+    def part(self, name: str, layers: Sequence[int], gpus: Sequence[int], replica: int = 0,
+             co_shard: str = "") -> LayersPart:
+        """``layers`` on ``gpus`` together, at their costs."""
+        costs = self.co_sharded[co_shard] if co_shard else self.costs[len(gpus)]
+        return LayersPart(name, tuple(layers), tuple(gpus), stage_cost(costs, layers), replica, co_shard)
 
     def sliced(self, degree: int) -> tuple[Sharded, list[LayerCost]]:
         """The graph of one of ``degree`` devices with tensors between layers cut along their positions, and the
         device's share of each layer."""
         if degree not in self._sliced:
-            found = shard(self.graph, self.part_times(degree), self.timer(degree), recompute=self.recompute,
-                          sliced=True, pinned=self.pinned.get(degree, {}))
-            self._sliced[degree] = found, self.under_optimizer(layers_of(
-                found.graph, found.times, training=self.training, recompute=self.recompute))
+            found = self._shard(degree, sliced=True)
+            self._sliced[degree] = found, self._costs(found)
         return self._sliced[degree]
 
     @cached_property
@@ -111,8 +120,7 @@ class Space:
             made = co_shard(self.graph, self.family.times, dict.fromkeys(families, parts), self.part_times,
                             Roofline(self.device))
             if made is not None and {segment.family for segment in made.segments} == set(families):
-                found[f"{' and '.join(families)} in {parts} parts"] = self.under_optimizer(layers_of(
-                    made.graph, made.times, training=self.training, recompute=self.recompute))
+                found[f"{' and '.join(families)} in {parts} parts"] = self._costs(made)
         measures = {name: _measures(costs) for name, costs in {"": self.costs[1], **found}.items()}
         return {name: costs for name, costs in found.items() if not any(
             other != name and all(a <= b for a, b in zip(measures[other], measures[name], strict=True))
@@ -165,11 +173,9 @@ class Space:
                 seconds[time.origin] += time.forward + time.input_grad + time.weight_grad
         for entry in sharded.exchanges:
             if entry.layer in layers:
-                for kind, size in ((entry.exchange.forward, entry.exchange.forward_bytes),
-                                   (entry.exchange.backward, entry.exchange.backward_bytes)):
-                    if kind != "none" and kind != "slice":
-                        found = group_time(kind, size, range(degree), self.network, self.device)
-                        seconds[found.origin] += found.seconds
+                for kind, size in filter(None, entry.exchange.collectives):
+                    found = group_time(kind, size, range(degree), self.network, self.device)
+                    seconds[found.origin] += found.seconds
         total = sum(seconds.values())
         return {str(origin): round(value / total, 4) for origin, value in sorted(seconds.items()) if total}
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from weft.models.layouts.layout import Box, intersection
-from weft.models.transform.planned import Part, Planned, View
+from weft.models.transform.planned import Part, Planned, View, cells
 
 
 def breaches(planned: Planned, times: Mapping[Part, tuple[float, float]], *, tolerance: float = 1e-9) -> list[str]:
@@ -72,7 +72,4 @@ def _late(planned: Planned, part: Part, name: str, term: str, times: Mapping[Par
 
 def _covers(views: list[View], box: Box) -> bool:
     """Whether the views have every element of a box: some view contains each whole cell between their edges."""
-    cuts = [sorted({low, high, *(edge for view in views for edge in view.box[axis] if low < edge < high)})
-            for axis, (low, high) in enumerate(box)]
-    return all(any(intersection(view.box, cell) == cell for view in views)
-               for cell in itertools.product(*(list(itertools.pairwise(edges)) for edges in cuts)))
+    return all(any(intersection(view.box, cell) == cell for view in views) for cell in cells(box, views))

@@ -72,9 +72,10 @@ def with_backward(program: PlanProgram, outputs: Sequence[str] | None = None) ->
             if found is None:
                 raise PlanError(f"operator {operation.name!r}: the kernel {operation.kind!r} has no gradient of its "
                                 f"input {i}")
-            read = [output, *(_read(operation, which) for which in found.reads)]
-            given: list[Dimensions] = [operation.annotation.outputs[0], *(_dimensions(operation, which)
-                                                                          for which in found.reads)]
+            sides = {"i": list(operation.reads), "o": list(operation.gives)}
+            others = [sides[which[0]][int(which[1:])] for which in found.reads]
+            read = [output, *(name for name, _ in others)]
+            given = [operation.annotation.outputs[0], *(dimensions for _, dimensions in others)]
             how = mirrored(given, [operation.annotation.inputs[i]], [
                 one for one in operation.annotation.names if operation.annotation.role(one) == "frozen"])
             term = made(f"{gradient_name(name)} by {operation.name}.{i}", name)
@@ -195,15 +196,6 @@ def _total(name: str, terms: Sequence[str], tensors: dict[str, ProgramTensor],
         tensors[total] = replace(tensors[name], name=total, source="operator")
         sums[total] = tuple(terms)
     return total
-
-
-def _read(operation: PlanOperation, which: str) -> str:
-    return (operation.inputs if which[0] == "i" else operation.outputs)[int(which[1:])]
-
-
-def _dimensions(operation: PlanOperation, which: str) -> Dimensions:
-    side: Mapping[str, tuple[Dimensions, ...]] = {"i": operation.annotation.inputs, "o": operation.annotation.outputs}
-    return side[which[0]][int(which[1:])]
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, Protocol, TypeAlias
@@ -43,6 +44,13 @@ class View(NamedTuple):
     box: Box
     value: tuple[int, int]
     turn: tuple[int, ...]
+
+
+def cells(box: Box, views: Sequence[View]) -> Iterator[Box]:
+    """``box`` cut at all edges of ``views``: each of them has a cell whole, or nothing of it."""
+    cuts = [sorted({low, high, *(edge for view in views for edge in view.box[axis] if low < edge < high)})
+            for axis, (low, high) in enumerate(box)]
+    return itertools.product(*map(itertools.pairwise, cuts))
 
 
 #: A part, or an operator for all its parts.

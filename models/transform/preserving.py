@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from weft.models.layouts.conversion import Conversion, LayoutPrices, busiest, convert, step_bytes, uniform
 from weft.models.layouts.layout import Box, Layout, LayoutError, Piece, Placed, hull, intersection, shape_of, volume
-from weft.models.transform.planned import Part, Planned, View
+from weft.models.transform.planned import Part, Planned, View, cells
 from weft.models.transform.program import PlanError
 
 
@@ -147,7 +147,7 @@ class _Preserving:
     def _served(self, tensor: str, frame: _Frame, readers: Sequence[View], *,
                 next_step: bool) -> Iterator[Communication]:
         """One communication for terms that lie alike, so that they are added up first."""
-        alike: dict[object, tuple[list[str], list[View], dict[int, Box] | None, Placed | None]] = {}
+        alike: dict[object, tuple[list[str], list[View], Placed | None]] = {}
         for term in self.program.terms(tensor):
             if term not in self.program.producer:
                 continue  # from outside: it is given where it is needed
@@ -157,10 +157,10 @@ class _Preserving:
             held = _held(views, frame.box)
             placed = None if held is None else _placed(held, frame.box)
             key: object = term if placed is None else placed
-            entry = alike.setdefault(key, ([], [], None, placed))
+            entry = alike.setdefault(key, ([], [], placed))
             entry[0].append(term)
             entry[1].extend(views)
-        for terms, views, _, placed in alike.values():
+        for terms, views, placed in alike.values():
             yield self._joined(tensor, tuple(terms), frame, views, readers, placed, next_step)
 
     def _joined(self, tensor: str, terms: tuple[str, ...], frame: _Frame, views: Sequence[View],
@@ -268,9 +268,7 @@ def _messages(term: str, views: Sequence[View], wanted: Mapping[int, Box]) -> It
     """Who sends what where there are no layouts: of what several have, the device itself or the least busy one."""
     busy: dict[int, int] = {}
     for target, box in wanted.items():
-        cuts = [sorted({low, high, *(edge for view in views for edge in view.box[axis] if low < edge < high)})
-                for axis, (low, high) in enumerate(box)]
-        for cell in itertools.product(*(list(itertools.pairwise(edges)) for edges in cuts)):
+        for cell in cells(box, views):
             holders: dict[tuple[int, int], list[View]] = {}
             for view in views:
                 if intersection(view.box, cell) is not None:

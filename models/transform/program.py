@@ -60,6 +60,12 @@ class PlanOperation:
     follows: str | None = None
     phase: Literal["forward", "recomputed", "backward", "update"] = "forward"
 
+    def ahead_of(self, name: str) -> list[str]:
+        """The names of several indices that stand before ``name`` in a dimension: parts of it are then not in one
+        piece."""
+        return [other for tensor in (*self.annotation.inputs, *self.annotation.outputs) for axis in tensor
+                if name in axis for other in axis[:axis.index(name)] if self.sizes[other] > 1]
+
     @property
     def reads(self) -> Iterator[tuple[str, Dimensions]]:
         """Its inputs, and the names of their dimensions."""

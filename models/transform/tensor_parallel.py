@@ -21,7 +21,7 @@ from weft.models.layouts.conversion import LayoutPrices, convert, uniform
 from weft.models.layouts.layout import Layout, LayoutError, Placed
 from weft.models.tensor_parallel.elimination import Factor, cheapest
 from weft.models.transform.planned import Cut, Planned
-from weft.models.transform.program import Dimensions, PlanError
+from weft.models.transform.program import Annotation, Dimensions, PlanError
 
 _LARGEST = 1 << 20
 #: A name, or none: all devices compute all of it.
@@ -87,11 +87,10 @@ def along(planned: Planned, tensor: str, axis: int = 0) -> dict[str, str]:
 class _Choice:
     def __init__(self, planned: Planned, names: Sequence[str], devices: tuple[int, ...], prices: LayoutPrices,
                  bandwidth: float) -> None:
-        self.planned, self.program = planned, planned.program
-        self.names, self.devices, self.prices, self.bandwidth = names, devices, prices, bandwidth
+        self.program, self.names, self.devices = planned.program, names, devices
+        self.prices, self.bandwidth = prices, bandwidth
         self.operations = {name: self.program.by_name[name] for name in names}
-        self.sizes = {name: planned.sizes(planned.parts(name)[0])
-                      for name in names}
+        self.sizes = {name: planned.sizes(planned.parts(name)[0]) for name in names}
         self.labels = {name: self._labels(name) for name in names}
         self.seconds: dict[tuple[Layout, Layout, tuple[int, ...], int], float] = {}
 
@@ -125,48 +124,46 @@ class _Choice:
     def _divides(self, name: str, one: str) -> bool:
         """Whether a name may be cut into a part for each device."""
         operation = self.operations[name]
-        dimensions = (*operation.annotation.inputs, *operation.annotation.outputs)
-        before = [axis[:axis.index(one)] for tensor in dimensions for axis in tensor if one in axis]
-        return operation.annotation.role(one) != "frozen" and self.sizes[name][one] % len(self.devices) == 0 and all(
-            operation.sizes[other] == 1 for outer in before for other in outer)
+        return (operation.annotation.role(one) != "frozen" and self.sizes[name][one] % len(self.devices) == 0
+                and not operation.ahead_of(one))
 
     # -- costs -----------------------------------------------------------------------------------------------------
 
     def _own(self, name: str, label: _Label) -> float:
         """Moving what it reads and makes, forward and backward, and adding up terms of weights' gradients."""
-        operation, seconds = self.operations[name], 0.0
+        operation, sizes, seconds = self.operations[name], self.sizes[name], 0.0
         for tensor, dimensions in (*operation.reads, *operation.gives):
-            layout, shape = self._layout(name, label, dimensions, gives=False), self._shape(name, dimensions)
+            layout, shape = self._layout(label, dimensions, gives=False), Annotation.shape(dimensions, sizes)
             seconds += 3 * layout.elements(shape) * self.program.tensors[tensor].itemsize / self.bandwidth
         for tensor, dimensions in operation.reads:
             held = self.program.tensors[tensor]
             if held.source == "parameter" and held.gradient:
-                back = self._layout(name, label, dimensions, gives=True)
+                back = self._layout(label, dimensions, gives=True)
                 whole = Layout(len(self.devices), 1, (1,) * len(dimensions))
                 if back.values > 1:
-                    seconds += self._conversion(back, whole, self._shape(name, dimensions), held.itemsize)
+                    seconds += self._conversion(back, whole, Annotation.shape(dimensions, sizes), held.itemsize)
         return seconds
 
     def _edge(self, source: str, target: str, tensor: str, at: int) -> Factor:
         """Conversions of a tensor, and of its gradient, in the share of this reader."""
         giving, reading = self.operations[source], self.operations[target]
         given = giving.annotation.outputs[giving.outputs.index(tensor)]
-        read, shape = reading.annotation.inputs[at], self._shape(source, given)
+        read, shape = reading.annotation.inputs[at], Annotation.shape(given, self.sizes[source])
         held = self.program.tensors[tensor]
         share = 1 / sum(1 for name in self.program.readers[tensor] if name in self.operations)
         table = np.zeros((len(self.labels[source]), len(self.labels[target])))
         for i, label in enumerate(self.labels[source]):
             for j, other in enumerate(self.labels[target]):
-                there = self._layout(target, other, read, gives=False)
-                cost = self._conversion(self._layout(source, label, given, gives=True), there, shape, held.itemsize)
+                there = self._layout(other, read, gives=False)
+                cost = self._conversion(self._layout(label, given, gives=True), there, shape, held.itemsize)
                 if held.gradient:
-                    back = self._layout(target, other, read, gives=True)
-                    cost += self._conversion(back, self._layout(source, label, given, gives=False), shape,
+                    back = self._layout(other, read, gives=True)
+                    cost += self._conversion(back, self._layout(label, given, gives=False), shape,
                                              held.itemsize)
                 table[i, j] = cost * share
         return Factor((source, target), table)
 
-    def _layout(self, name: str, label: _Label, dimensions: Dimensions, *, gives: bool) -> Layout:
+    def _layout(self, label: _Label, dimensions: Dimensions, *, gives: bool) -> Layout:
         """How a tensor lies for an operator that is cut so. ``gives``: as an output, or as an input's gradient, of
         which parts without the name are terms; otherwise all devices read it whole."""
         n = len(self.devices)
@@ -177,9 +174,6 @@ class _Choice:
         if label is None or n == 1 or n in splits:
             return Layout(1 if n in splits else n, 1, tuple(splits))
         return Layout(1, n, tuple(splits)) if gives else Layout(n, 1, tuple(splits))
-
-    def _shape(self, name: str, dimensions: Dimensions) -> tuple[int, ...]:
-        return tuple(math.prod(self.sizes[name][one] for one in axis) for axis in dimensions)
 
     def _conversion(self, source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int) -> float:
         key = (source, target, shape, itemsize)

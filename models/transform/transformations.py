@@ -217,12 +217,9 @@ def _require_cut(planned: Planned, operation: PlanOperation, along: str, parts: 
     low, high = own_cuts.spans(Part(operation.name, 0))[along]
     if (high - low) % parts:
         raise PlanError(f"{here}: {along!r} has {high - low} elements in each part, which {parts} parts do not divide")
-    for tensor in (*operation.annotation.inputs, *operation.annotation.outputs):
-        for axis in tensor:
-            before = axis[:axis.index(along)] if along in axis else ()
-            if math.prod(operation.sizes[name] for name in before) > 1:
-                raise PlanError(f"{here}: {along!r} stands behind {before[0]!r} in one dimension, so that its parts "
-                                f"are not in one piece; cut {before[0]!r}")
+    if before := operation.ahead_of(along):
+        raise PlanError(f"{here}: {along!r} stands behind {before[0]!r} in one dimension, so that its parts are not in "
+                        f"one piece; cut {before[0]!r}")
 
 
 def _parts(planned: Planned, which: Which) -> tuple[Part, ...]:

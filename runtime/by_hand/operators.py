@@ -17,6 +17,7 @@ from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 
 from weft.runtime.by_hand.instructions import KernelCall
+from weft.runtime.communication.calls import dropped
 from weft.runtime.communication.rules import STATES, stepped
 
 #: An operator's results, from the tensors of a part.
@@ -270,15 +271,6 @@ def _range(call: KernelCall) -> Tensor:
     return found.to(_dtype(call))
 
 
-def _hash(places: Tensor) -> Tensor:
-    """A 32-bit hash of each position: the finalizer of MurmurHash3 (Appleby, public domain)."""
-    low = 0xFFFFFFFF
-    places = places & low
-    places = ((places ^ (places >> 16)) * 0x85EBCA6B) & low
-    places = ((places ^ (places >> 13)) * 0xC2B2AE35) & low
-    return places ^ (places >> 16)
-
-
 def _dropout(call: KernelCall, x: Tensor, seed: Tensor) -> Tensor:
     """Dropout by a hash of the step's seed, the operator's seed and the element's global position, so that parts drop
     the same elements as the full tensor."""
@@ -286,9 +278,8 @@ def _dropout(call: KernelCall, x: Tensor, seed: Tensor) -> Tensor:
     for axis, (names, length) in enumerate(zip(call.inputs[0], call.attributes["lengths"], strict=True)):
         along = torch.arange(x.shape[axis], device=x.device) + (call.starts.get(names[0], 0) if names else 0)
         place = place * length + along.reshape([-1 if i == axis else 1 for i in range(x.ndim)])
-    start = _hash(seed.long() * 0x9E3779B1 + call.attributes["own"])
-    drawn, drop = _hash(_hash(place) + start).to(torch.float64) / 2.0**32, call.attributes["probability"]
-    return torch.where(drawn >= drop, x / (1 - drop), torch.zeros_like(x))
+    keep = dropped(place, call.attributes["probability"], (seed.long() << 32) + call.attributes["own"])
+    return (x * keep.to(x.dtype)).masked_fill(keep == 0, 0)
 
 
 def _adam(call: KernelCall, weight: Tensor, gradient: Tensor, mean: Tensor, square: Tensor,

@@ -184,13 +184,13 @@ def _copied(tensor: Tensor, into: Tensor | None) -> Tensor:
 Kernel: TypeAlias = Callable[[StageCall, Sequence[Tensor]], Tensor]
 
 
-def dropped(places: Tensor, rate: float, seed: int) -> Tensor:
+def dropped(places: Tensor, rate: float, seed: int | Tensor) -> Tensor:
     """The dropout factors of the elements at global ``places``: 0 with probability ``rate``, else 1 / (1 - ``rate``).
 
     Positions are hashed by the finalizer of SplitMix64 (Steele et al., OOPSLA 2014), modulo 2**64, so that the dropped
     elements do not depend on the division into slices.
     """
-    bits = places.to(torch.int64) + _wrapped((seed + 1) * 0x9E3779B97F4A7C15)
+    bits = places.to(torch.int64) + (torch.as_tensor(seed) + 1) * _wrapped(0x9E3779B97F4A7C15)
     bits = (bits ^ _shifted(bits, 30)) * _wrapped(0xBF58476D1CE4E5B9)
     bits = (bits ^ _shifted(bits, 27)) * _wrapped(0x94D049BB133111EB)
     bits = bits ^ _shifted(bits, 31)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import datetime
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,7 +24,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from weft.runtime.communication.failures import Failure, PeerRanks, RankError
-from weft.runtime.ranks.stopwatch import sleep_until
 
 _Begin: TypeAlias = Callable[..., dist.Work | None]
 
@@ -71,8 +69,8 @@ class _ThreadState:
 class Pending:
     """A started collective; call :meth:`wait` before reading its result."""
 
-    def __init__(self, channel: Channel, name: str, begin: Callable[[], dist.Work | None], seconds: float) -> None:
-        self._channel, self._name, self._begin, self._seconds = channel, name, begin, seconds
+    def __init__(self, channel: Channel, name: str, begin: Callable[[], dist.Work | None]) -> None:
+        self._channel, self._name, self._begin = channel, name, begin
         self._done = threading.Event()
         self._error: BaseException | None = None
         self._event: torch.cuda.Event | None = None
@@ -82,12 +80,10 @@ class Pending:
         try:
             if lane.failed is not None:
                 raise lane.failed
-            begun = time.perf_counter()
             with torch.no_grad():
                 work = self._begin()
                 if work is not None:
                     work.wait()
-            sleep_until(begun + self._seconds, time.perf_counter)
         except BaseException as error:
             if lane.failed is None:
                 self._channel.others.record.write(str(self._channel.others.error(self._name, error)))
@@ -107,11 +103,6 @@ class Pending:
         for tensor in tensors:
             tensor.record_stream(stream)
         del self._begin
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the collective is complete (on CUDA: on the GPU)."""
-        return self._done.is_set() if self._event is None else bool(self._event.query())  # type: ignore[no-untyped-call]
 
     def wait(self) -> None:
         """Wait until the result is available. Raises :class:`RankError` if the collective has failed."""
@@ -156,18 +147,17 @@ class Channel:
         thread.start()
         return thread
 
-    def start(self, name: str, begin: Callable[[], dist.Work | None], tensors: Sequence[Tensor] = (),
-              seconds: float = 0.0) -> Pending:
+    def start(self, name: str, begin: Callable[[], dist.Work | None], tensors: Sequence[Tensor] = ()) -> Pending:
         """Start a collective after the earlier ones; ``begin`` calls it with ``async_op=True``.
 
-        ``seconds``: its least duration, for emulation (on a CPU). ``tensors``: those that it reads and writes. Raises
-        ``ValueError`` if the channel is closed, and :class:`RankError` if this rank has reported a failure.
+        ``tensors``: those that it reads and writes. Raises ``ValueError`` if the channel is closed, and
+        :class:`RankError` if this rank has reported a failure.
         """
         if self.others.failed is not None:
             raise RankError(f"{self.others.failed}; what uses these collectives has to be made anew, on all ranks")
         if not self._end.alive:
             raise ValueError(f"{name} cannot start, its collectives are closed: make the optimizer or the program anew")
-        pending = Pending(self, name, begin, seconds)
+        pending = Pending(self, name, begin)
         if self._stream is not None:
             pending.run_on(self._stream, tensors)
         else:

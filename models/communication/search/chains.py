@@ -16,7 +16,7 @@ from typing import TypeAlias
 from weft.models.communication.passes.overlap import overlap, overlaps
 from weft.models.communication.prices import Engine, EngineWork, Prices, work_of
 from weft.models.communication.program import CommunicationError, CommunicationProgram, ProgramStage
-from weft.models.communication.rebuilding import followers
+from weft.models.communication.rebuilding import attempted, followers
 from weft.solver.problem import Block, BlockKind, Dependency, Options
 
 #: Blocks last microseconds, rounded up to a tenth of a nanosecond.
@@ -166,21 +166,17 @@ def chain_sets(program: CommunicationProgram, prices: Prices, written: Communica
     together: list[Chain] = []
     beside = program
     for _, _, path in sorted(ranked):
-        try:
-            beside = overlap(beside, path, 1)
-        except CommunicationError:
-            continue  # it shares a stage with one of them, or their waits would form a cycle
-        together.append(path)
+        made = attempted(overlap, beside, path, 1)
+        if made is not None:  # it shares no stage with one of them, and their waits form no cycle
+            beside = made
+            together.append(path)
     return list(dict.fromkeys([tuple(together), *((path,) for _, _, path in sorted(ranked) if every)]))
 
 
 def in_chunks(program: CommunicationProgram, chosen: Iterable[Chain], count: int) -> CommunicationProgram:
     """``program`` with the chains ``chosen`` in ``count`` chunks; chains whose axes it does not divide stay whole."""
     for path in chosen if count > 1 else ():
-        try:
-            program = overlap(program, path, count)
-        except CommunicationError:
-            continue
+        program = attempted(overlap, program, path, count) or program
     return program
 
 

@@ -8,13 +8,14 @@ ones those named in :data:`_STYLES`. Chunks are not included: their number is a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.models.communication.passes.fuse import fuse, require_fusable
 from weft.models.communication.passes.reorder import reorder
 from weft.models.communication.passes.split import as_slice, split
 from weft.models.communication.program import CommunicationError, CommunicationProgram, ProgramStage
+from weft.models.communication.rebuilding import attempted
 from weft.solver.control.clock import is_over
 
 #: Kinds that a custom kernel computes element by element; and a norm, which sums over elements.
@@ -82,31 +83,29 @@ def schedules(program: CommunicationProgram, limit: int = 1024) -> Reached:
     found: list[ProgramSchedule] = []
     rest = [ProgramSchedule(program, ())]
     bases: list[ProgramSchedule] = []
+
+    def unseen(entries: Iterable[ProgramSchedule]) -> Iterator[ProgramSchedule]:
+        for entry in entries:
+            key = _key(entry.program)
+            if key not in seen:
+                seen.add(key)
+                yield entry
+
     while rest and len(found) < limit and not (found and is_over()):
         at = rest.pop()
         found.append(at)
         bases.append(at)
-        for made in _fusings(at):
-            if _key(made.program) not in seen:
-                seen.add(_key(made.program))
-                found.append(made)
-        further = []
-        for made in _moves(at):
-            if _key(made.program) not in seen:
-                seen.add(_key(made.program))
-                further.append(made)
-        rest += reversed(further)
+        found += unseen(_fusings(at))
+        rest += reversed(list(unseen(_moves(at))))
     kept = sorted(found[:limit], key=lambda entry: len(entry.passes))
     complete = not rest and len(found) <= limit
     every_fusion = complete and all(len(at.program.stages) <= _EVERY_WAY for at in bases)
     others: list[ProgramSchedule] = []
-    for made in (made for at in sorted(bases, key=lambda entry: len(entry.passes)) for made in _fused_otherwise(at)):
-        if _key(made.program) in seen:
-            continue
+    bases.sort(key=lambda entry: len(entry.passes))
+    for made in unseen(made for at in bases for made in _fused_otherwise(at)):
         if len(others) == _OTHERWISE or is_over():
             every_fusion = False
             break
-        seen.add(_key(made.program))
         others.append(made)
     return Reached((*kept, *others), limit, complete, every_fusion)
 
@@ -132,10 +131,7 @@ def fused_parts(program: CommunicationProgram, collectives: Collection[str] = ()
             groups.append([stage.name])
     for group in groups:
         if len(group) > 1 and any(program.by_name[name].kind not in ("slice", "update") for name in group):
-            try:
-                program = fuse(program, group)
-            except CommunicationError:
-                continue  # two groups would wait for each other
+            program = attempted(fuse, program, group) or program  # two groups may wait for each other
     return program
 
 
@@ -155,13 +151,6 @@ def _legal(program: CommunicationProgram, names: Collection[str]) -> bool:
     except CommunicationError:
         return False
     return True
-
-
-def _try(made: Callable[[], CommunicationProgram]) -> CommunicationProgram | None:
-    try:
-        return made()
-    except CommunicationError:
-        return None
 
 
 def _fusings(at: ProgramSchedule, styles: Mapping[str, tuple[str, ...]] = _STYLES) -> Iterator[ProgramSchedule]:
@@ -235,12 +224,12 @@ def _moves(at: ProgramSchedule) -> Iterator[ProgramSchedule]:
                 yield ProgramSchedule(best[1], (*at.passes, f"split {stage.name}"))
         if stage.kind == "all_gather":
             for mover in _movers(program, stage):
-                moved = _try(lambda mover=mover, stage=stage: reorder(program, [mover], stage.name))  # type: ignore[misc]
+                moved = attempted(reorder, program, [mover], stage.name)
                 if moved is not None:
                     yield ProgramSchedule(moved, (*at.passes, f"reorder {mover}"))
     for name, tensor in program.tensors.items():
         if tensor.source in ("parameter", "state") and tensor.layout == "replicated":
-            sliced = _try(lambda name=name: as_slice(program, name))  # type: ignore[misc]
+            sliced = attempted(as_slice, program, name)
             if sliced is not None:
                 yield ProgramSchedule(sliced, (*at.passes, f"as_slice {name}"))
 
@@ -258,7 +247,7 @@ def _splits(program: CommunicationProgram, stage: ProgramStage) -> Iterator[tupl
     """An all-reduce split along each possible axis, and the number of following stages that can be moved."""
     shape = program.tensors[stage.outputs[0]].shape
     for axis in (*range(len(shape) if len(shape) > 1 else 0), None):
-        made = _try(lambda axis=axis: split(program, stage.name, axis))  # type: ignore[misc]
+        made = attempted(split, program, stage.name, axis)
         if made is not None:
             yield _moved(made, f"gather({stage.outputs[0]})"), made
 
@@ -268,7 +257,7 @@ def _moved(program: CommunicationProgram, gather: str) -> int:
     names: list[str] = []
     for stage in program.stages:
         if stage.name != gather and stage.kind in (*_FUSED, "matmul", "send") and \
-                _try(lambda stage=stage: reorder(program, [*names, stage.name], gather)) is not None:  # type: ignore[misc]
+                attempted(reorder, program, [*names, stage.name], gather) is not None:
             names.append(stage.name)
     return len(names)
 

@@ -16,7 +16,7 @@ the k-th end of its predecessors, so waits hold; devices and memory see the same
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import TypeAlias
@@ -206,8 +206,7 @@ class _Grouping:
             made = self.block(members[block], tuple(sorted(number[one] for one in graph.predecessors(block))))
             used[made.name] = used.get(made.name, 0) + 1
             if used[made.name] > 1:
-                made = Grouped(f"{made.name} ({used[made.name]})", made.phase, made.devices, made.turn, made.parts,
-                               made.joined, made.after)
+                made = replace(made, name=f"{made.name} ({used[made.name]})")
             found.append(made)
         return tuple(found)
 
@@ -268,17 +267,10 @@ def twins(done: Preserved, blocks: Sequence[Grouped], seconds: Sequence[float]) 
     return found
 
 
-@dataclass(frozen=True)
-class RepeatedBlocks:
-    """A plan that repeats one micro-batch's blocks: ``rows[m][k]`` is micro-batch m's counterpart of the first
-    micro-batch's k-th block."""
-
-    rows: tuple[tuple[int, ...], ...]
-
-
-def folded(blocks: Sequence[Grouped], pairs: Sequence[tuple[int, int]]) -> RepeatedBlocks | None:
-    """The micro-batches of a plan whose blocks each belong to one, by the pairs of :func:`twins`; ``None`` if blocks
-    belong to the whole step, or one micro-batch's wait for another's."""
+def folded(blocks: Sequence[Grouped], pairs: Sequence[tuple[int, int]]) -> tuple[tuple[int, ...], ...] | None:
+    """The blocks of each micro-batch of a plan whose blocks each belong to one, in the order of their counterparts in
+    the first, by the pairs of :func:`twins`; ``None`` if blocks belong to the whole step, or one micro-batch's wait for
+    another's."""
     if not pairs or not all(block.turn for block in blocks):
         return None
     following = dict(pairs)
@@ -290,7 +282,7 @@ def folded(blocks: Sequence[Grouped], pairs: Sequence[tuple[int, int]]) -> Repea
     if len(turn_of) < len(blocks) or any(turn_of[before] != turn_of[i] for i, block in enumerate(blocks)
                                          for before in block.after):
         return None
-    return RepeatedBlocks(tuple(rows))
+    return tuple(rows)
 
 
 def _look(done: Preserved, block: Grouped, seconds: float) -> _Look:

@@ -133,14 +133,14 @@ class _Holdings:
         found = []
         for i, block in enumerate(self.blocks):
             change = {device: taken[i].get(device, 0) - given[i].get(device, 0) for device in block.devices}
-            peak = {device: self.peak(i, device, inner[i].get(device, [])) if block.parts
+            peak = {device: self.peak(i, inner[i].get(device, [])) if block.parts
                     else taken[i].get(device, 0) for device in block.devices}
             found.append(DeviceMemory(change, {device: max(0, peak[device] - max(0, change[device]))
                                        for device in block.devices}))
         return found
 
-    def peak(self, block: int, device: int, made: Sequence[_Tensor]) -> int:
-        """Peak bytes of a block's own tensors, with parts in order; tensors read by others stay."""
+    def peak(self, block: int, made: Sequence[_Tensor]) -> int:
+        """Peak bytes of a block's own tensors on a device, with parts in order; tensors read by others stay."""
         position = {part: n for n, part in enumerate(self.blocks[block].parts)}
         steps = [0] * (len(position) + 1)
         for tensor in made:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from weft.models.transform.as_blocks.costs import OperatorCosts
-from weft.models.transform.as_blocks.grouping import Grouped, RepeatedBlocks, folded, grouped, twins
+from weft.models.transform.as_blocks.grouping import Grouped, folded, grouped, twins
 from weft.models.transform.as_blocks.holding import holdings, resident
 from weft.models.transform.plan import Preserved
 from weft.models.transform.planned import Part, Planned
@@ -47,17 +47,18 @@ class Pricing:
 @dataclass(frozen=True)
 class PlanBlocks:
     """``problem``: one micro-batch of it is the plan's step. ``blocks``: its blocks. ``turns``: if the plan consists of
-    identical micro-batches, the blocks of each (``None`` otherwise)."""
+    identical micro-batches, the blocks of each, in the order of their counterparts in the first (``None``
+    otherwise)."""
 
     done: Preserved
     problem: Problem
     blocks: tuple[Grouped, ...]
-    turns: RepeatedBlocks | None = None
+    turns: tuple[tuple[int, ...], ...] | None = None
 
     @property
     def micro_batches(self) -> int:
         """Of :attr:`folded`."""
-        return 1 if self.turns is None else len(self.turns.rows)
+        return 1 if self.turns is None else len(self.turns)
 
     @cached_property
     def folded(self) -> Problem:
@@ -65,7 +66,7 @@ class PlanBlocks:
         same step."""
         if self.turns is None:
             return self.problem
-        row = self.turns.rows[0]
+        row = self.turns[0]
         names = {self.problem.blocks[i].name for i in row}
         return replace(self.problem, blocks=tuple(
             replace(block, after=tuple(wait for wait in block.after if wait.block in names))
@@ -73,7 +74,7 @@ class PlanBlocks:
 
     def block_of(self, block: int, micro_batch: int) -> Grouped:
         """The plan's block for a block of :attr:`folded`."""
-        return self.blocks[block if self.turns is None else self.turns.rows[micro_batch][block]]
+        return self.blocks[block if self.turns is None else self.turns[micro_batch][block]]
 
     @cached_property
     def written(self) -> Schedule:
@@ -98,7 +99,7 @@ class PlanBlocks:
 
         rows: list[list[tuple[int, int]]] = [[] for _ in self.problem.devices]
         whole = tuple(range(len(self.blocks)))
-        of = {i: (k, m) for m, row in enumerate((whole,) if self.turns is None else self.turns.rows)
+        of = {i: (k, m) for m, row in enumerate((whole,) if self.turns is None else self.turns)
               for k, i in enumerate(row)}
         for i in nx.lexicographical_topological_sort(graph, key=when):
             for device in self.problem.blocks[i].devices:
@@ -124,9 +125,7 @@ def plan_blocks(done: Preserved, pricing: Pricing) -> PlanBlocks:
     blocks = []
     for i, (block, hold) in enumerate(zip(groups, held, strict=True)):
         on = places[i]
-        named = [device for device in block.devices for _ in range(len(on) // len(block.devices) or 1)]
-        if len(named) != len(on):  # a message: its source's lane out, its target's lane in
-            named = list(block.devices)
+        named = [device for device in block.devices for _ in range(len(on) // len(block.devices))]
         change, space = _once(named, hold.change), _once(named, hold.workspace)
         after = sorted({*block.after, *also.get(i, ())})
         kind = BlockKind.COLLECTIVE if block.joined else _KIND[block.phase]

@@ -6,7 +6,6 @@ One indexed dimension of numbers may be cut: parts are terms of a sum.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from weft.models.capture.exported import Ref, Step
@@ -31,7 +30,7 @@ def _index(w: Writer, step: Step) -> None:
 
 def _indexed(w: Writer, step: Step, x: str, at: Sequence[int], indices: Sequence[str]) -> str:
     """Dimensions of indices stand where the first of theirs stood, in front where theirs are apart."""
-    axes: list[Axis] = [(w.fresh(),) for _ in w.shape(x)]
+    axes = w.every(x)
     sides, shared = broadcast_all(w, [w.shape(one) for one in indices])
     place = at[0] if list(at) == list(range(at[0], at[0] + len(at))) else 0
     rest = [axis for i, axis in enumerate(axes) if i not in at]
@@ -54,17 +53,18 @@ def _along(w: Writer, x: str, index: str, axis: int) -> tuple[list[Axis], list[A
     if len(w.shape(x)) != len(w.shape(index)) or any(
             a != b for i, (a, b) in enumerate(zip(w.shape(x), w.shape(index), strict=True)) if i != axis):
         raise UnknownError
-    axes: list[Axis] = [(w.fresh(),) for _ in w.shape(x)]
+    axes = w.every(x)
     return axes, [*axes[:axis], (w.fresh(),), *axes[axis + 1:]]
 
 
 @rule("gather")
 def _gather(w: Writer, step: Step) -> None:
     x, index = w.tensor(step.arguments[0]), w.tensor(step.arguments[2])
-    _gathered(w, step, x, index, step.arguments[1] % max(1, len(w.shape(x))))
+    gathered(w, step, x, index, step.arguments[1] % max(1, len(w.shape(x))))
 
 
-def _gathered(w: Writer, step: Step, x: str, index: str, axis: int, name: str | None = None) -> str:
+def gathered(w: Writer, step: Step, x: str, index: str, axis: int, name: str | None = None) -> str:
+    """Elements of ``x`` by indices along an axis, which the step gives but where they have a ``name``."""
     axes, own = _along(w, x, index, axis)
     return w.add(step, "gather", [(x, axes), (index, own)], own, axis=axis, length=w.shape(x)[axis], name=name,
                  **_cut(w, step, axes[axis][0]))
@@ -107,7 +107,7 @@ def _index_add(w: Writer, step: Step) -> None:
     axis = step.arguments[1] % len(w.shape(x))
     if step.keywords.get("alpha", 1) != 1 or len(w.shape(index)) != 1:
         raise UnknownError
-    axes: list[Axis] = [(w.fresh(),) for _ in w.shape(x)]
+    axes = w.every(x)
     place = w.fresh()
     own = [*axes[:axis], (place,), *axes[axis + 1:]]
     _added(w, step, x, w.add(
@@ -138,12 +138,11 @@ def _ordered(w: Writer, step: Step) -> None:
     axis = step.at(at, "dim", -1) % len(w.shape(x))
     count = step.arguments[1] if top else w.shape(x)[axis]
     largest = step.at(3, "largest", True) if top else step.at(at + 1, "descending", False)
-    axes: list[Axis] = [(w.fresh(),) for _ in w.shape(x)]
+    axes = w.every(x)
     short = w.fresh()
     found = w.add(step, "places", [(x, axes)], [*axes[:axis], (short,), *axes[axis + 1:]], name=".places",
                   frozen=[axes[axis][0], short], sizes={short: count}, axis=axis, count=count, largest=largest)
     w.used = set()
-    w.builder.tensors[found] = replace(w.builder.tensors[found], itemsize=8, gradient=False)
     if step.kind == "argsort":
         w.gives(step, found)
         return
@@ -151,7 +150,7 @@ def _ordered(w: Writer, step: Step) -> None:
     if places is not None:
         w.names[places] = found
     if values is not None:
-        w.names[values] = _gathered(w, step, x, found, axis, values)
+        w.names[values] = gathered(w, step, x, found, axis, values)
 
 
 @rule("embedding")
@@ -161,6 +160,6 @@ def _embedding(w: Writer, step: Step) -> None:
     if step.at(3, "scale_grad_by_freq", False):
         raise UnknownError
     rows, width = w.fresh("v"), w.fresh("m")
-    axes: list[Axis] = [(w.fresh(),) for _ in w.shape(ids)]
+    axes = w.every(ids)
     extra = {} if padding < 0 else {"padding": padding}
     w.add(step, "embedding", [(table, [(rows,), (width,)]), (ids, axes)], [*axes, (width,)], reduced=[rows], **extra)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from weft.models.capture.exported import Step
-from weft.models.transform.captured.products import expanded, repeated
+from weft.models.transform.captured.products import expanded, repeated, upright
 from weft.models.transform.captured.writer import Rule, UnknownError, Writer, rule
 from weft.models.transform.program import Axis, Dimensions
 
@@ -62,8 +62,7 @@ def _common_axes(w: Writer, before: Sequence[int],
 
 def _permute(order: Callable[[Step, int], Sequence[int]]) -> Rule:
     def rule(w: Writer, step: Step) -> None:
-        x = w.tensor(step.arguments[0])
-        axes = w.axes(w.shape(x))
+        x, axes = w.first(step)
         w.add(step, "einsum", [(x, axes)], [axes[i] for i in order(step, len(axes))])
 
     return rule
@@ -116,7 +115,7 @@ def _joined(w: Writer, step: Step, tensors: Sequence[str], axis: int) -> None:
     if len(tensors) == 1:
         w.gives(step, tensors[0])
         return
-    axes: list[Axis] = [(w.fresh(),) for _ in w.shape(tensors[0])]
+    axes = w.every(tensors[0])
     own = [w.fresh() for _ in tensors]
     lengths = tuple(w.shape(tensor)[axis] for tensor in tensors)
     w.add(step, "join", [(tensor, [*axes[:axis], (one,), *axes[axis + 1:]]) for tensor, one in zip(
@@ -128,14 +127,10 @@ def _joined(w: Writer, step: Step, tensors: Sequence[str], axis: int) -> None:
 def _stack(w: Writer, step: Step) -> None:
     """Each tensor gets a dimension of one element; these are joined."""
     tensors = [w.tensor(one) for one in step.arguments[0]]
-    rank = len(w.shape(tensors[0])) + 1
-    axis = step.at(1, "dim", 0) % rank
-    axes: list[Axis] = [(w.fresh(),) for _ in range(rank)]
-    rest = [*axes[:axis], *axes[axis + 1:]]
-    upright = [w.add(step, "einsum", [(tensor, rest)], [*axes[:axis], (), *axes[axis + 1:]], name=f".{i}")
-               for i, tensor in enumerate(tensors)]
+    axis = step.at(1, "dim", 0) % (len(w.shape(tensors[0])) + 1)
+    rows = [upright(w, step, tensor, axis, f".{i}") for i, tensor in enumerate(tensors)]
     w.used = set()
-    _joined(w, step, upright, axis)
+    _joined(w, step, rows, axis)
 
 
 @rule("repeat", "tile")
@@ -172,7 +167,7 @@ def _repeat_interleave(w: Writer, step: Step) -> None:
 def _diff(w: Writer, step: Step) -> None:
     axis = step.at(2, "dim", -1) % len(w.shape(w.tensor(step.arguments[0])))
     given = [one for one in (step.arguments[0], step.at(3, "prepend"), step.at(4, "append")) if one is not None]
-    axes = [(w.fresh(),) for _ in w.shape(w.tensor(given[0]))]
+    axes = w.every(w.tensor(given[0]))
     sides: dict[str, Sequence[Axis]] = {w.tensor(one): [*axes[:axis], (w.fresh(),), *axes[axis + 1:]] for one in given}
     w.call(step, list(sides.items()), axes, frozen=[axes[axis][0], *(own[axis][0] for own in sides.values())],
            sizes={axes[axis][0]: w.given(step).shape[axis]}, linear=len(sides) == 1)
@@ -181,7 +176,7 @@ def _diff(w: Writer, step: Step) -> None:
 def _short(w: Writer, step: Step, axis: int, shape: Sequence[int], name: str, place: int = 0) -> str:
     """What ``step`` takes along an axis of what it reads first; without that axis where ``shape`` has not as many."""
     x = w.tensor(step.arguments[0])
-    axes: list[Axis] = [(w.fresh(),) for _ in w.shape(x)]
+    axes = w.every(x)
     short = [w.fresh()] if len(shape) == len(axes) else []
     return w.call(step, [(x, axes)], [*axes[:axis], *((one,) for one in short), *axes[axis + 1:]], name=name,
                   frozen=[axes[axis][0], *short], sizes={one: shape[axis] for one in short}, linear=True, place=place)
@@ -204,9 +199,7 @@ def _select_scatter(w: Writer, step: Step) -> None:
     x, source = w.tensor(step.arguments[0]), w.tensor(step.arguments[1])
     axis = step.arguments[2] % len(w.shape(x))
     at = step.arguments[3] % w.shape(x)[axis]
-    axes = w.axes(w.shape(source))
-    upright = w.add(step, "einsum", [(source, axes)], [*axes[:axis], (), *axes[axis:]], name=".upright")
-    _put_between(w, step, x, upright, axis, at, at + 1)
+    _put_between(w, step, x, upright(w, step, source, axis), axis, at, at + 1)
 
 
 def _put_between(w: Writer, step: Step, x: str, source: str, axis: int, start: int, stop: int) -> None:
@@ -218,17 +211,6 @@ def _put_between(w: Writer, step: Step, x: str, source: str, axis: int, start: i
         return [_short(w, part, axis, [*shape[:axis], high - low, *shape[axis + 1:]], name)] if low < high else []
 
     _joined(w, step, [*kept(0, start, ".before"), source, *kept(stop, shape[axis], ".behind")], axis)
-
-
-@rule("copy")
-def _copy(w: Writer, step: Step) -> None:
-    """The second tensor in the first one's shape and type."""
-    to, of = (w.exported.metas[step.arguments[i].name] for i in (0, 1))
-    source = w.tensor(step.arguments[1])
-    if to.dtype != of.dtype:
-        own = w.axes(of.shape)
-        source = w.add(step, "cast", [(source, own)], own, name=".cast", dtype=to.dtype, source=of.dtype)
-    expanded(w, step, source, to.shape)
 
 
 @rule("broadcast_tensors")
@@ -248,7 +230,7 @@ def _along(which: Callable[[Step, int], Collection[int]], *, linear: bool = True
         frozen = {dim % len(before) for dim in which(step, len(before))}
         if len(before) != len(after) or not frozen:
             raise UnknownError
-        axes: list[Axis] = [(w.fresh(),) for _ in before]
+        axes = w.every(x)
         output = [(w.fresh(),) if i in frozen else axis for i, axis in enumerate(axes)]
         ends = [name for i in frozen for name in (*axes[i], *output[i])]
         w.call(step, [(x, axes)], output, frozen=ends, sizes={output[i][0]: after[i] for i in frozen}, linear=linear)

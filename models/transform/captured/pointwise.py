@@ -10,7 +10,7 @@ from typing import Any
 
 from weft.models.capture.exported import Ref, Step
 from weft.models.transform.backward import TRUTHS
-from weft.models.transform.captured.products import broadcast, broadcast_all
+from weft.models.transform.captured.products import broadcast, broadcast_all, expanded, upright
 from weft.models.transform.captured.writer import UnknownError, Writer, rule
 from weft.models.transform.program import Axis
 
@@ -98,8 +98,7 @@ def _dropout(w: Writer, step: Step) -> None:
         return
     if probability == 1 or "feature" in step.target:
         raise UnknownError
-    x = w.tensor(step.arguments[0])
-    axes = w.axes(w.shape(x))
+    x, axes = w.first(step)
     w.add(step, "dropout", [(x, axes), (w.seed(), [])], axes, probability=float(probability),
           lengths=tuple(w.shape(x)), own=len(w.builder.operations))
 
@@ -109,13 +108,12 @@ def _dropout(w: Writer, step: Step) -> None:
 def same_tensor(w: Writer, step: Step) -> None:
     """What changes no number: the same tensor by another name; of another type, a cast."""
     to, of = w.given(step).dtype, w.exported.metas[step.arguments[0].name].dtype
-    x = w.tensor(step.arguments[0])
+    x, axes = w.first(step)
     if to == of and "detach" not in step.target:
         w.gives(step, x)
         return
     if "complex" in to + of:
         raise UnknownError
-    axes = w.axes(w.shape(x))
     w.add(step, "cast", [(x, axes)], axes, dtype=to, source=of)
     if "detach" in step.target:
         w.stopped(step.given)
@@ -167,18 +165,32 @@ def _extreme(w: Writer, step: Step) -> None:
 
 
 #: Where the number stands among the arguments of what fills a tensor with it.
-_FILLED = {"full": 1, "new_full": 2, "full_like": 1, "scalar_tensor": 0}
+_FILLED = {"full": 1, "new_full": 2, "full_like": 1, "scalar_tensor": 0, "fill": 1}
 
 
 @rule(*_FILLED, "zeros", "new_zeros", "zeros_like", "ones", "new_ones", "ones_like")
 def _full(w: Writer, step: Step) -> None:
     meta = w.given(step)
     number = step.at(_FILLED[step.kind], "fill_value") if step.kind in _FILLED else int("ones" in step.kind)
+    if isinstance(number, Ref):
+        _copy(w, step)
+        return
     if not isinstance(number, int | float | bool) or "complex" in meta.dtype:
         raise UnknownError
     axes = w.axes(meta.shape)
     w.add(step, "full", [], axes, sizes={axis[0]: size for axis, size in zip(axes, meta.shape, strict=True)
                                          if axis}, value=number, dtype=meta.dtype)
+
+
+@rule("copy")
+def _copy(w: Writer, step: Step) -> None:
+    """The second tensor in the first one's shape and type."""
+    to, of = (w.exported.metas[step.arguments[i].name] for i in (0, 1))
+    source = w.tensor(step.arguments[1])
+    if to.dtype != of.dtype:
+        own = w.axes(of.shape)
+        source = w.add(step, "cast", [(source, own)], own, name=".cast", dtype=to.dtype, source=of.dtype)
+    expanded(w, step, source, to.shape)
 
 
 @rule("arange")
@@ -203,25 +215,6 @@ def _triangle(w: Writer, step: Step) -> None:
     rows, columns = w.shape(x)[-2:]
     row = _row(w, step, rows, diagonal, 1, "int64", ".rows")
     column = _row(w, step, columns, 0, 1, "int64", ".columns")
-    upright = _upright(w, step, row)
-    seen = elementwise(w, step, "ge" if step.kind.startswith("tril") else "le", [upright, column], name=".seen")
+    seen = elementwise(w, step, "ge" if step.kind.startswith("tril") else "le", [upright(w, step, row, 1), column],
+                       name=".seen")
     elementwise(w, step, "where", [seen, x, 0])
-
-
-def _upright(w: Writer, step: Step, row: str) -> str:
-    axis: Axis = (w.fresh("n"),)
-    return w.add(step, "einsum", [(row, [axis])], [axis, ()], name=".upright")
-
-
-@rule("fill")
-def _fill(w: Writer, step: Step) -> None:
-    value: Any = step.arguments[1]
-    x, meta = w.tensor(step.arguments[0]), w.exported.metas[step.arguments[0].name]
-    axes = w.axes(w.shape(x))
-    sizes = {axis[0]: size for axis, size in zip(axes, w.shape(x), strict=True) if axis}
-    if not isinstance(value, Ref):
-        w.add(step, "full", [], axes, sizes=sizes, value=value, dtype=meta.dtype)
-        return
-    number = w.add(step, "cast", [(w.tensor(value), [])], [], name=".number",
-                   dtype=meta.dtype, source=w.exported.metas[value.name].dtype)
-    w.add(step, "einsum", [(number, [])], axes, sizes=sizes)

@@ -102,6 +102,13 @@ def expanded(w: Writer, step: Step, x: str, shape: Sequence[int], name: str | No
                  sizes={axis[0]: size for axis, size in zip(output, shape, strict=True)})
 
 
+def upright(w: Writer, step: Step, x: str, axis: int, name: str = ".upright") -> str:
+    """``x`` with another dimension, of one element."""
+    w.used = set()
+    axes = w.axes(w.shape(x))
+    return w.add(step, "einsum", [(x, axes)], [*axes[:axis], (), *axes[axis:]], name=name)
+
+
 def repeated(value: Any, rank: int) -> tuple[int, ...]:
     """One number for each of ``rank`` axes."""
     found = tuple(value) if isinstance(value, list | tuple) else (value,)

@@ -12,7 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from weft.models.capture.exported import Step, refs
+from weft.models.transform.captured.indices import gathered
 from weft.models.transform.captured.pointwise import elementwise, pointwise
+from weft.models.transform.captured.products import upright
 from weft.models.transform.captured.writer import UnknownError, Writer, rule
 from weft.models.transform.program import Axis
 
@@ -26,8 +28,7 @@ def dimensions(given: Any, rank: int) -> set[int]:
 @rule("sum", "mean")
 def _reduction(w: Writer, step: Step) -> None:
     mean = step.kind == "mean"
-    x = w.tensor(step.arguments[0])
-    axes = w.axes(w.shape(x))
+    x, axes = w.first(step)
     if w.exported.metas[step.arguments[0].name].dtype == "bool" and not mean:
         x = w.add(step, "cast", [(x, axes)], axes, name=".number", dtype="int64", source="bool")
     else:
@@ -48,8 +49,7 @@ def _variance(w: Writer, step: Step) -> None:
     """The mean of squares of what is left without the mean: sums of sums, where a dimension is cut."""
     root = step.kind == "std"
     w.require_numbers(step)
-    x = w.tensor(step.arguments[0])
-    axes = w.axes(w.shape(x))
+    x, axes = w.first(step)
     gone = dimensions(step.at(1, "dim"), len(axes))
     count = math.prod(w.shape(x)[i] for i in gone)
     given = step.at(2, "correction", step.keywords.get("unbiased", 1))
@@ -79,8 +79,7 @@ def _norm(w: Writer, step: Step) -> None:
     if step.at(1, "ord", step.at(1, "p", 2)) != 2:
         raise UnknownError
     w.require_numbers(step)
-    x = w.tensor(step.arguments[0])
-    axes = w.axes(w.shape(x))
+    x, axes = w.first(step)
     gone = dimensions(step.at(2, "dim"), len(axes))
     out = _kept(axes, gone, keep=bool(step.at(3, "keepdim", False)))
     square = w.add(step, "einsum", [(x, axes), (x, axes)], out, reduced=[name for i in gone for name in axes[i]],
@@ -93,8 +92,7 @@ def _frozen(w: Writer, step: Step) -> None:
     """The captured operator itself; the dimensions that are gone are frozen."""
     if step.kind not in ("any", "all", "_is_all_true"):
         w.require_numbers(step)
-    x = w.tensor(step.arguments[0])
-    axes = w.axes(w.shape(x))
+    x, axes = w.first(step)
     gone = dimensions(step.at(1, "dim"), len(axes))
     w.call(step, [(x, axes)], _kept(axes, gone, keep=bool(step.at(2, "keepdim", False))),
            frozen=[name for i in gone for name in axes[i]])
@@ -138,8 +136,6 @@ def _divided(w: Writer, step: Step, total: str, counted: str, axes: Sequence[Axi
     count = w.add(step, "einsum", [(number, axes)], [], reduced=[name for one in axes for name in one], name=".count")
     share = w.add(step, "reciprocal", [(count, [])], [], name=".share")
     w.add(step, "einsum", [(total, []), (share, [])], [])
-    for name in (counted, number, count, share):
-        w.builder.tensors[name] = replace(w.builder.tensors[name], gradient=False)
 
 
 @rule("nll_loss", "nll_loss_nd")
@@ -151,10 +147,7 @@ def _likelihood(w: Writer, step: Step) -> None:
         raise UnknownError
     counted = elementwise(w, step, "ne", [targets, ignored], name=".counted")
     kept = elementwise(w, step, "where", [counted, targets, 0], name=".kept")
-    n, v, one = w.fresh("n"), w.fresh("v"), w.fresh("k")
-    upright = w.add(step, "einsum", [(kept, [(n,)])], [(n,), ()], name=".upright")
-    each = w.add(step, "gather", [(x, [(n,), (v,)]), (upright, [(n,), (one,)])], [(n,), (one,)], reduced=[v], axis=1,
-                 length=w.shape(x)[1], name=".found")
+    each, n = gathered(w, step, x, upright(w, step, kept, 1), 1, ".found"), w.fresh("n")
     made = w.add(step, "where", [(counted, [(n,)]), (each, [(n,), ()])], [(n,)], name=".own",
                  constants=(None, None, 0.0), dtype=w.exported.metas[given].dtype)
     out: list[Axis] = [(n,)] if whole == _NONE else []
@@ -189,7 +182,7 @@ def _of_each(w: Writer, step: Step) -> None:
 def _over_last(w: Writer, step: Step) -> None:
     """The captured operator itself."""
     x = w.tensor(step.arguments[0])
-    axes: list[Axis] = [(w.fresh(),) for _ in w.shape(x)]
+    axes = w.every(x)
     own = axes[len(axes) - len(step.arguments[1]):]
     weights = dict.fromkeys(w.names[name] for name in refs((step.arguments[2:], step.keywords)))
     w.call(step, [(x, axes), *((one, own) for one in weights)], axes, frozen=[name for axis in own for name in axis])
@@ -264,7 +257,7 @@ def _weight_norm(w: Writer, step: Step) -> None:
 def _softmax(w: Writer, step: Step) -> None:
     w.require_numbers(step)
     x = w.tensor(step.arguments[0])
-    axes: list[Axis] = [(w.fresh(),) for _ in w.shape(x)]
+    axes = w.every(x)
     over = axes[step.arguments[1]][0]
     w.add(step, step.kind.lstrip("_"), [(x, axes)], axes, frozen=[over], over=over)
 

@@ -211,6 +211,15 @@ class Writer:
         """A name for each dimension; none where there is one element."""
         return [() if size == 1 else (self.fresh(),) for size in shape]
 
+    def every(self, tensor: str) -> list[Axis]:
+        """A name for each dimension of a tensor, of one element too."""
+        return [(self.fresh(),) for _ in self.shape(tensor)]
+
+    def first(self, step: Step) -> tuple[str, list[Axis]]:
+        """The tensor that a step reads first, with names as of :meth:`axes`."""
+        x = self.tensor(step.arguments[0])
+        return x, self.axes(self.shape(x))
+
     def tensor(self, value: Any) -> str:
         if not isinstance(value, Ref):
             raise UnknownError

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
 
+from weft.models.communication.chunks import pieces_of
 from weft.models.communication.functions import function_named
 from weft.models.communication.prices import Prices, work_of
 from weft.models.communication.program import (
@@ -137,12 +138,11 @@ class _ProgramLowering:
         return TensorPart(name, self.chunk(name, overlap, chunk))
 
     def chunk(self, name: str, overlap: Overlap | None, chunk: int) -> Chunk | None:
-        """The range as in :func:`weft.models.communication.chunks.chunk_ranges`."""
+        """The elements of :func:`weft.models.communication.chunks.chunk_places`."""
         if overlap is None or name not in overlap.axes:
             return None
-        tensor, axis = self.program.tensors[name], overlap.axes[name]
-        own = tensor.layout == "sliced" and tensor.axis == axis
-        return Chunk(axis, chunk, overlap.chunks, self.program.ranks if overlap.by_slices and not own else 1)
+        pieces = pieces_of(self.program.tensors[name], overlap, self.program.ranks)
+        return Chunk(overlap.axes[name], chunk, overlap.chunks, pieces)
 
     def call(self, leaf: ProgramStage, overlap: Overlap | None, chunk: int) -> StageCall | None:
         """This rank's call for a stage that is not fused; ``None`` if it does not take part."""
@@ -180,7 +180,7 @@ def lane_of(stage: ProgramStage) -> Lane:
 @dataclass(frozen=True)
 class StageOrder:
     """The order of the stages of ``program``: by ``schedule`` if given, with blocks named as in
-    :func:`weft.models.communication.search.blocks.blocks_of`."""
+    :class:`weft.models.communication.search.chains.ProgramBlocks`."""
 
     program: CommunicationProgram
     schedule: Schedule | None = None

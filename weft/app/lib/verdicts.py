@@ -137,9 +137,8 @@ def _exchanges(space: Space, degree: int, layers: Sequence[str]) -> dict[str, An
     seconds = 0.0
     for entry in sharded.exchanges:
         if entry.layer in inside:
-            for step in (entry.exchange.forward, entry.exchange.backward):
-                if step not in ("none", "slice"):
-                    counts[step] = counts.get(step, 0) + 1
+            for kind, _ in filter(None, entry.exchange.collectives):
+                counts[kind] = counts.get(kind, 0) + 1
             seconds += entry.forward + entry.backward
     return {"degree": degree, "splits": splits, "collectives": counts, "seconds": round(seconds, 9),
             "origins": space.origins(degree, inside)}

@@ -9,6 +9,7 @@ derived a second time, and its times are compared with the inputs of every part 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -245,9 +246,7 @@ def _made(plan: TransformPlan, machine: PlanMachine,
 
 
 def _require_few(plan: TransformPlan) -> None:
-    count = 1
-    for call in plan.calls:
-        count *= len(call.options) if isinstance(call, PlanChoice) else 1
+    count = math.prod(len(call.options) for call in plan.calls if isinstance(call, PlanChoice))
     if count > _MOST:
         raise PlanError(f"what is open can be decided in {count} ways, at most {_MOST} are searched: leave less open")
 
