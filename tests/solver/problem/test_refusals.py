@@ -1,4 +1,4 @@
-"""What a wide problem is under its options, and what is refused."""
+"""What a problem with choices, jobs and classes is under its options, and what is refused."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WideCase:
-    """A wide problem and its run; ``reorder``: whether the micro-batches of a job may be reordered; ``any_class``:
-    whether each may be of any class, of which ``run`` has only the first."""
+    """A problem that is not plain and its run; ``reorder``: whether the micro-batches of a job may be reordered;
+    ``any_class``: whether each may be of any class, of which ``run`` has only the first."""
 
     problem: Problem
     run: Run
