@@ -20,7 +20,7 @@ from weft.solver.pools import PooledOrders, memory_waits, mixed_pools, sign
 from weft.solver.problem import Number, Problem
 
 if TYPE_CHECKING:
-    from weft.solver.wide.run import Rounds
+    from weft.solver.problem.rounds import Rounds
 
 #: Times that differ by less than this share of the makespan are equal: adding floats in another order may change as
 #: much.

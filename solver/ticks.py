@@ -84,7 +84,9 @@ class TickProblem:
 
     @classmethod
     def of(cls, problem: Problem) -> TickProblem:
-        """Raises :class:`ProblemError` if memory amounts have too many digits to add them exactly."""
+        """Raises :class:`ProblemError` if memory amounts have too many digits to add them exactly, and for a problem
+        that is not plain."""
+        problem.require_plain()
         dependencies = list(problem.dependencies())
         lags = [dependency.lag for _, _, dependency in dependencies]
         tick, inflation, loss = _tick([block.duration for block in problem.blocks], lags)

@@ -51,6 +51,7 @@ def time_orders(problem: Problem, micro_batches: int, orders: Orders,
     Raises :class:`DeadlockError`, naming an operation that can never start, if the orders contradict the dependencies
     (or each other) or do not contain every block of every micro-batch once.
     """
+    problem.require_plain()
     n = micro_batches
     durations = [block.duration for block in problem.blocks]
     total = len(durations) * n  # operation (b, m) has the number b * n + m

@@ -14,6 +14,7 @@ Number: TypeAlias = int | float
 LARGEST_AMOUNT, SMALLEST_AMOUNT = 1e60, 1e-60
 #: No other number in a file is larger, such as the times that follow from these.
 LARGEST = 1e100
+_NUMBERS = frozenset((int, float))
 #: Names are no longer: they stand in messages, tables and pictures.
 MOST_NAME = 1000
 #: Control characters, halves of surrogate pairs, and code points that are no characters: terminals obey the first,
@@ -44,12 +45,18 @@ def require_name(name: str, what: str) -> None:
     name it is."""
     if not isinstance(name, str):
         raise ProblemError(f"{what}: the name is {name!r:.60}, it must be text")
+    character = unprintable(name)
+    if character is None and len(name) <= MOST_NAME:
+        return
     begin = ascii(name if len(name) <= 60 else name[:57] + "...")
     if len(name) > MOST_NAME:
         raise ProblemError(f"{what} {begin}: the name has {len(name)} characters, at most {MOST_NAME} are allowed")
-    character = unprintable(name)
-    if character is not None:
-        raise ProblemError(f"{what} {begin}: the name holds the character {character}, which cannot be shown")
+    raise ProblemError(f"{what} {begin}: the name holds the character {character}, which cannot be shown")
+
+
+def is_summable(value: Number) -> bool:
+    """Whether sums can be made of ``value``: what :func:`require_finite` lets pass, told at once."""
+    return type(value) in _NUMBERS and (value == 0 or SMALLEST_AMOUNT <= abs(value) <= LARGEST_AMOUNT)
 
 
 def require_finite(value: Number, where: str) -> None:

@@ -19,7 +19,7 @@ TOP = ("solver", "models", "runtime", "weft")
 
 #: What a room may import, beside itself and what the rooms that it names may. A file that stands in no room is one.
 GROUND = {"control", "io", "model_facts", "names", "offload", "pipeline", "pools", "problem", "spelling",
-          "late", "public_names", "schedule", "ticks", "timing", "values", "wide"}
+          "late", "public_names", "schedule", "ticks", "timing", "values"}
 SOLVER: Mapping[str, set[str]] = {
     "control": set(),
     "public_names": set(),
@@ -29,15 +29,14 @@ SOLVER: Mapping[str, set[str]] = {
     "values": set(),
     "problem": {"model_facts", "late", "values"},
     "pools": {"problem"},
-    "wide": {"problem", "model_facts", "late", "values"},
-    "schedule": {"problem", "pools", "model_facts", "values", "wide"},
-    "names": {"schedule"},
-    "judge": {"control", "problem", "schedule", "wide"},
+    "schedule": {"problem", "pools", "model_facts", "values"},
+    "names": {"problem", "schedule"},
+    "judge": {"control", "problem", "schedule"},
     "timing": {"control", "problem", "pools", "schedule"},
     "ticks": {"problem", "pools", "values"},
     "pipeline": {"problem"},
     "offload": {"problem"},
-    "io": {"control", "problem", "schedule", "model_facts", "spelling", "values", "wide"},
+    "io": {"control", "problem", "schedule", "model_facts", "spelling", "values"},
     "cpsat": {"control", "late"},
     "variants": {"control", "problem", "schedule", "timing"},
     "relations": {"control", "late", "problem", "pools", "schedule", "ticks", "timing"},
@@ -118,7 +117,7 @@ def test_the_four_parts_import_what_they_may() -> None:
 
 def test_the_judge_imports_nothing_of_what_it_judges() -> None:
     allowed = ("weft.solver.judge.", "weft.solver.problem", "weft.solver.schedule", "weft.solver.control.clock",
-               "weft.solver.wide.block", "weft.solver.wide.problem", "weft.solver.wide.run")
+               "weft.solver.problem.block", "weft.solver.problem", "weft.solver.problem.rounds")
     found = {f"{name} -> {other}" for name, tree in SOURCES.trees.items() if name.startswith("weft.solver.judge")
              for other in imported(tree) if other.startswith("weft") and not other.startswith(allowed)}
     assert not found

@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from experiments.lib.generated import Instance, problem, suite
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Number, Problem
-from weft.solver.wide.block import WideBlock, WideDependency
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Run
+from weft.solver.problem import Block, BlockKind, Dependency, Device, Number, Problem, changed, per_class
+from weft.solver.problem.rounds import Run
 
 EXTENSIONS = ("choices", "lanes", "classes", "jobs", *map("+".join, itertools.combinations(
     ("choices", "lanes", "classes", "jobs"), 2)))
@@ -47,15 +44,14 @@ def extended(count: int, seed: int) -> list[Extended]:
     return [Extended(drawn, EXTENSIONS[i % len(EXTENSIONS)]) for i, drawn in zip(range(count), small, strict=False)]
 
 
-def widened(drawn: Extended) -> tuple[WideProblem, Run]:
+def widened(drawn: Extended) -> tuple[Problem, Run]:
     """The problem and its run."""
     plain, micro_batches = problem(drawn.plain)
     draw = random.Random(drawn.plain.seed ^ 0x5EED)
     parts = drawn.extension.split("+")
     if "lanes" in parts:
         plain = _on_lanes(plain, draw)
-    wide = WideProblem(f"{plain.name}, {drawn.extension}", plain.devices, tuple(map(_wide, plain.blocks)), plain.links,
-                       {}, plain.time_unit, plain.memory_unit)
+    wide = replace(plain, name=f"{plain.name}, {drawn.extension}", model=None)
     if "choices" in parts:
         wide = _with_choices(wide, draw)
     if "classes" in parts:
@@ -70,11 +66,6 @@ def widened(drawn: Extended) -> tuple[WideProblem, Run]:
     if draw.random() < 0.3 and not isinstance(counted, list):
         counted, other = max(1, micro_batches // 2), 2 * max(1, micro_batches // 2)
     return wide, Run.of(wide, {"one": counted, "two": other})
-
-
-def _wide(block: Block) -> WideBlock:
-    return WideBlock(block.name, block.kind, block.devices, block.duration, block.memory, block.workspace,
-                     tuple(WideDependency(wait.block, wait.lag, wait.link, wait.distance) for wait in block.after))
 
 
 def _on_lanes(plain: Problem, draw: random.Random) -> Problem:
@@ -97,57 +88,52 @@ def _on_lanes(plain: Problem, draw: random.Random) -> Problem:
     return Problem(plain.name, devices, tuple(blocks), (), plain.time_unit, plain.memory_unit)
 
 
-def _with_choices(wide: WideProblem, draw: random.Random) -> WideProblem:
+def _with_choices(wide: Problem, draw: random.Random) -> Problem:
     """Up to :data:`_MOST_CHOICES` forwards keep what they make, or recompute it just before it is used."""
     takers = [block for block in wide.blocks if block.kind == BlockKind.FORWARD and len(block.devices) == 1
-              and isinstance(block.memory, tuple) and block.memory[0] > 0]
+              and block.memory[0] > 0]
     chosen = draw.sample(takers, min(_MOST_CHOICES, len(takers)))
     freed = {block.name: _freed(block) for block in chosen}
-    blocks: list[WideBlock] = []
+    blocks: list[Block] = []
     for block in wide.blocks:
         if block.name in freed:
             less = _changed(block, -freed[block.name])
             blocks += [replace(block, when={block.name: "keep"}), replace(less, when={block.name: "recompute"})]
-            blocks.append(WideBlock(f"R{block.name}", BlockKind.RECOMPUTE, block.devices, block.duration, (0,),
-                                    after=(WideDependency(block.name),), when={block.name: "recompute"}))
+            blocks.append(Block(f"R{block.name}", BlockKind.RECOMPUTE, block.devices, block.duration, (0,),
+                                after=(Dependency(block.name),), when={block.name: "recompute"}))
             continue
         forward = next((name for name in freed if _partner(block, name)), None)
         if forward is None:
             blocks.append(block)
             continue
-        waits = (*block.after, WideDependency(f"R{forward}", when={forward: "recompute"}))
+        waits = (*block.after, Dependency(f"R{forward}", when={forward: "recompute"}))
         space = (freed[forward],)  # what is made anew lives while the gradient is computed
         blocks += [replace(block, when={forward: "keep"}),
                    replace(_changed(block, freed[forward]), workspace=space, after=waits, when={forward: "recompute"})]
     return replace(wide, blocks=tuple(blocks), choices={name: ("keep", "recompute") for name in freed})
 
 
-def _freed(block: WideBlock) -> int:
-    assert isinstance(block.memory, tuple)
+def _freed(block: Block) -> int:
     return int((1 - _STAYS) * block.memory[0])
 
 
-def _changed(block: WideBlock, amount: Number) -> WideBlock:
-    assert isinstance(block.memory, tuple)
+def _changed(block: Block, amount: Number) -> Block:
     return replace(block, memory=(block.memory[0] + amount,))
 
 
-def _partner(block: WideBlock, forward: str) -> bool:
+def _partner(block: Block, forward: str) -> bool:
     """Whether ``block`` gives back the last of what the forward of that name took."""
     return block.name[1:] == forward[1:] and block.kind in (BlockKind.BACKWARD, BlockKind.WEIGHT_GRAD)
 
 
-def _with_classes(wide: WideProblem) -> WideProblem:
+def _with_classes(wide: Problem) -> Problem:
     """Forwards and gradients take so much longer for long micro-batches; what they hold is the same."""
-    def of_class(duration: Number) -> Mapping[str, Number]:
-        return {"short": duration, "long": round(_LONGER * duration)}
-
     return replace(wide, blocks=tuple(
-        block if isinstance(block.duration, Mapping) or block.kind == BlockKind.OTHER
-        else replace(block, duration=of_class(block.duration)) for block in wide.blocks))
+        block if block.kind == BlockKind.OTHER else replace(block, **per_class(
+            duration={"short": block.duration, "long": round(_LONGER * block.duration)})) for block in wide.blocks))
 
 
-def _with_another_job(wide: WideProblem) -> WideProblem:
+def _with_another_job(wide: Problem) -> Problem:
     """The same pipeline once more, on the GPUs in reverse order, at half its durations and memory of its own."""
     owners = [d for d, device in enumerate(wide.devices) if device.lane_of is None]
     lanes = {device.lane_of: d for d, device in enumerate(wide.devices) if device.lane_of is not None}
@@ -157,13 +143,12 @@ def _with_another_job(wide: WideProblem) -> WideProblem:
             owner = next(i for i in owners if wide.devices[i].name == device.lane_of)
             turned[d] = lanes[wide.devices[turned[owner]].name]
 
-    def half(duration: Number | Mapping[str, Number]) -> Number | Mapping[str, Number]:
-        return ({name: max(1, round(value / 2)) for name, value in duration.items()} if isinstance(duration, Mapping)
-                else max(1, round(duration / 2)))
+    def half(duration: Number) -> Number:
+        return max(1, round(duration / 2))
 
     one = [replace(block, job="one") for block in wide.blocks]
     two = [replace(block, name=f"{block.name}'", job="two", devices=tuple(turned[d] for d in block.devices),
-                   duration=half(block.duration),
+                   **changed(block, duration=half),
                    after=tuple(replace(wait, block=f"{wait.block}'", link=None) for wait in block.after))
            for block in wide.blocks]
     devices = tuple(device if device.memory is None else replace(device, memory=2 * device.memory)

@@ -44,10 +44,9 @@ from weft.solver.period.improvers.starts import STARTS, one_at_a_time
 from weft.solver.period.registry import OPTIONAL as OF_PERIODS
 from weft.solver.period.search import find_period
 from weft.solver.problem import Problem
+from weft.solver.problem.rounds import Run
 from weft.solver.step.search import OF_CHOICES, OPTIONAL, Infeasible
 from weft.solver.ticks import TickProblem
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Run
 
 _FIXED = "fixed starts"
 #: A search without its first schedules has none to begin with; phases that come again, or side by side, are left out
@@ -71,7 +70,7 @@ class Drawn:
 
     name: str
     family: str
-    problem: Problem | WideProblem
+    problem: Problem
     run: Run | int
 
 
@@ -114,21 +113,18 @@ def drawn(every: int, seed: int) -> Iterator[Drawn]:
 
 def _searched(case: Drawn, budget: Budget) -> tuple[float, float]:
     """The makespan, and its bound."""
-    if isinstance(case.problem, WideProblem):
-        assert isinstance(case.run, Run)
+    if isinstance(case.run, Run):
         tree = tree_of(case.problem, case.run, budget)
         with budget.limited():
             tree.run()
         found = result_of(tree, case.problem)
     else:
-        assert isinstance(case.run, int)
         found = searched(case.problem, case.run, budget)
     return found.makespan, found.makespan_bound
 
 
 def _period(case: Drawn, budget: Budget) -> tuple[float, float]:
     """The shortest period found, and the longest that is refuted."""
-    assert isinstance(case.problem, Problem)
     instance = TickProblem.of(case.problem)
     with budget.limited():
         bracket = find_period(instance, one_at_a_time(instance), budget)
@@ -150,7 +146,7 @@ def compared(case: Drawn, effort: float, parts: Sequence[str], period: bool) -> 
     asked = Asked()
     runs = {"whole": measured(case, effort, asked, period)}
     for name in parts:
-        if name not in OF_CHOICES or isinstance(case.problem, WideProblem):
+        if name not in OF_CHOICES or isinstance(case.run, Run):
             came = not asked.names.isdisjoint(PARTS[name])
             runs[name] = measured(case, effort, PARTS[name], period) if came else runs["whole"]
     return {"name": case.name, "family": case.family, "runs": runs}
@@ -189,7 +185,7 @@ def _proven(run: Row) -> bool:
         seed=1, processes=1, period=False)
 def main(options: Namespace, record: Record) -> None:
     chosen = [case for case in drawn(options.every, options.seed) if options.only in case.name + " " + case.family
-              and not (options.period and isinstance(case.problem, WideProblem))]
+              and not (options.period and isinstance(case.run, Run))]
     parts = [name for name in options.parts if not options.period or name in OF_PERIODS]
     one: Callable[[Drawn], Row] = partial(compared, effort=options.effort, parts=parts, period=options.period)
     record.rows(mapped(one, chosen, options.processes), summed_up, effort=options.effort, seed=options.seed)

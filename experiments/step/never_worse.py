@@ -28,14 +28,13 @@ from experiments.lib.script import script
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
 from weft.solver.baselines.on_rounds import known_on_rounds
 from weft.solver.choices.partial import first_looks
-from weft.solver.choices.solve import solve_wide
+from weft.solver.choices.solve import solve_run
 from weft.solver.control.parallel import mapped
 from weft.solver.judge.validate import validate, violations
 from weft.solver.problem import Problem, ProblemError
+from weft.solver.problem.rounds import Rounds, Run
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Infeasible, solve
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Rounds, Run
 
 #: Of the clock, for each search: all end by their effort before.
 _LIMIT = 3600.0
@@ -45,7 +44,7 @@ _LIMIT = 3600.0
 class Drawn:
     """A problem, what runs of it, and what it is grouped by."""
 
-    problem: Problem | WideProblem
+    problem: Problem
     run: int | Run
     family: Mapping[str, Any]
 
@@ -69,15 +68,13 @@ FAMILIES: dict[str, tuple[Callable[[], Iterator[Drawn]], float, str]] = {
 
 def known(case: Drawn) -> Iterator[tuple[str, Schedule]]:
     """Every known schedule that is made for the problem, whether it fits or not."""
-    if isinstance(case.problem, WideProblem):
-        assert isinstance(case.run, Run)
+    if isinstance(case.run, Run):
         for options in first_looks(case.problem):
             try:
                 yield from known_on_rounds(Rounds(case.problem.under(options), case.run)).items()
             except ProblemError:  # no problem under these options
                 continue
         return
-    assert isinstance(case.run, int)
     for name in BASELINES:
         try:
             yield name, baseline(name, case.problem, case.run)
@@ -94,10 +91,9 @@ def compared(case: Drawn, effort: float) -> Row:
             if schedule.makespan < rivals.get(name, float("inf")) and not violations(schedule, limit=1):
                 rivals[name] = schedule.makespan
         began = time.process_time()
-        if isinstance(case.problem, WideProblem):
-            own = solve_wide(case.problem, case.run, time_limit=_LIMIT, effort=effort)
+        if isinstance(case.run, Run):
+            own = solve_run(case.problem, case.run, time_limit=_LIMIT, effort=effort)
         else:
-            assert isinstance(case.run, int)
             own = solve(case.problem, case.run, time_limit=_LIMIT, effort=effort)
         validate(own)
     except Infeasible as refusal:

@@ -1,6 +1,6 @@
 """Placements whose stages have alternatives: the activations each keeps, and whether its backward is split.
 
-A cut of the layers into stages becomes a problem with choices (:class:`~weft.solver.wide.problem.WideProblem`). Stage s
+A cut of the layers into stages becomes a problem with choices (:class:`~weft.solver.problem.Problem`). Stage s
 has the choice ``activations: stage s`` of
 
 * ``keep``: the tensors that its layers save for the backward stay on the GPU;
@@ -35,7 +35,6 @@ from weft.models.candidates.stage_blocks import (
     gradient_blocks,
     seconds_of,
     transfer_seconds,
-    wide_block,
 )
 from weft.models.candidates.stage_split import NoSplit, StageSplit, split_at
 from weft.models.candidates.stages import Backward, MemoryRule, Shape, StageCost
@@ -43,9 +42,7 @@ from weft.models.layers.cluster import ClusterModel, Network, model_cluster
 from weft.models.layers.costs import LayerCost
 from weft.models.spec.placement import ACTIVATIONS, Activations
 from weft.models.spec.sections import Spec
-from weft.solver.problem import Block, BlockKind, Device
-from weft.solver.wide.block import Options, WideBlock, WideDependency
-from weft.solver.wide.problem import WideProblem
+from weft.solver.problem import Block, BlockKind, Dependency, Device, Options, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +66,7 @@ class OpenCandidate:
     ``problem``: the same stages on the same GPUs with their choices. ``backward``: the modes that stages may have."""
 
     plain: ModelCandidate
-    problem: WideProblem
+    problem: Problem
     backward: tuple[Backward, ...]
 
 
@@ -185,7 +182,7 @@ def kept_ways(stage: StageCost, recomputing: StageCost, half: StageCost, receive
 
 
 def open_problem(name: str, plain: ModelCandidate, split: StageSplit, ways: Sequence[Sequence[ActivationsKept]],
-                 modes: Sequence[Backward], network: Network, host_bandwidth: float | None = None) -> WideProblem:
+                 modes: Sequence[Backward], network: Network, host_bandwidth: float | None = None) -> Problem:
     """The problem of the stages of ``split`` with the ``ways`` and backward ``modes`` that each may have.
 
     ``plain``: the placement with its devices. ``host_bandwidth``: bytes a second of copies to the host,
@@ -196,20 +193,20 @@ def open_problem(name: str, plain: ModelCandidate, split: StageSplit, ways: Sequ
               for s, own in enumerate(ways)]
     lags = transfer_seconds(split.stages, split.devices, network)
     devices, lane = _with_lanes(plain.problem.devices, stages)
-    blocks: list[WideBlock] = []
+    blocks: list[Block] = []
     for stage in stages:
         s = stage.number
-        blocks += stage.forwards((WideDependency(f"F{s - 1}", lags[s - 1]),) if s else ())
+        blocks += stage.forwards((Dependency(f"F{s - 1}", lags[s - 1]),) if s else ())
         blocks += stage.copies(lane, host_bandwidth)
     before, lag = f"F{len(stages) - 1}", 0.0
     for stage in reversed(stages):
-        gradients = list(stage.gradients(WideDependency(before, lag)))
+        gradients = list(stage.gradients(Dependency(before, lag)))
         blocks += [*stage.recomputations(), *gradients]
         before = next((block.name for block in gradients if block.kind != BlockKind.WEIGHT_GRAD), before)
         lag = lags[stage.number - 1] if stage.number else 0.0
     choices = {choice: options for stage in stages for choice, options in stage.choices}
-    return WideProblem(name, devices, tuple(blocks), choices=choices, time_unit="s", memory_unit="B",
-                       model=plain.problem.model)
+    return Problem(name, devices, tuple(blocks), choices=choices, time_unit="s", memory_unit="B",
+                   model=plain.problem.model)
 
 
 def _has_parts(stage: StageCost) -> bool:
@@ -234,13 +231,13 @@ class _StageWithWays:
         if len(self.modes) > 1:
             yield backward_choice(self.number), self.modes
 
-    def forwards(self, after: tuple[WideDependency, ...]) -> Iterator[WideBlock]:
+    def forwards(self, after: tuple[Dependency, ...]) -> Iterator[Block]:
         """Its forward under every way."""
         yield from self._under_ways([
-            (kept, wide_block(forward_block(self.number, kept.forward, (self.device,), "full", ()), after))
+            (kept, forward_block(self.number, kept.forward, (self.device,), "full", after))
             for kept in self.ways], {})
 
-    def copies(self, lane: Mapping[int, tuple[int, int]], bandwidth: float | None) -> Iterator[WideBlock]:
+    def copies(self, lane: Mapping[int, tuple[int, int]], bandwidth: float | None) -> Iterator[Block]:
         """Its copies to the host and back, if it offloads."""
         for kept in self.ways:
             if not kept.away:
@@ -249,38 +246,38 @@ class _StageWithWays:
             away, back = lane[self.device]
             long = round(math.ceil(kept.away / bandwidth * 1e9) * 1e-9, 9)
             name, when = f"F{self.number}", self._when(kept)
-            yield WideBlock(f"{name} out", BlockKind.OTHER, (away,), long, (-kept.away,),
-                            after=(WideDependency(name),), when=when)
-            yield WideBlock(f"{name} in", BlockKind.OTHER, (back,), long, (kept.away,),
-                            after=(WideDependency(f"{name} out"),), when=when)
+            yield Block(f"{name} out", BlockKind.OTHER, (away,), long, (-kept.away,),
+                        after=(Dependency(name),), when=when)
+            yield Block(f"{name} in", BlockKind.OTHER, (back,), long, (kept.away,),
+                        after=(Dependency(f"{name} out"),), when=when)
 
-    def recomputations(self) -> Iterator[WideBlock]:
+    def recomputations(self) -> Iterator[Block]:
         """Its second forward, if that is a separate block: it recomputes the tensors of a kept forward."""
         for kept in self.ways:
             if kept.again:
-                yield WideBlock(f"R{self.number}", BlockKind.RECOMPUTE, (self.device,), seconds_of(kept.again),
-                                (kept.backward.activation - kept.forward.activation,),
-                                (kept.backward.workspace_forward,), (WideDependency(f"F{self.number}"),),
-                                self._when(kept))
+                yield Block(f"R{self.number}", BlockKind.RECOMPUTE, (self.device,), seconds_of(kept.again),
+                            (kept.backward.activation - kept.forward.activation,),
+                            (kept.backward.workspace_forward,), (Dependency(f"F{self.number}"),),
+                            self._when(kept))
 
-    def gradients(self, after: WideDependency) -> Iterator[WideBlock]:
+    def gradients(self, after: Dependency) -> Iterator[Block]:
         """Its backward under every mode and way."""
         for mode in self.modes:
             when = {backward_choice(self.number): str(mode)} if len(self.modes) > 1 else {}
-            found: dict[str, list[tuple[ActivationsKept, WideBlock]]] = {}
+            found: dict[str, list[tuple[ActivationsKept, Block]]] = {}
             for kept in self.ways:
                 for block in gradient_blocks(self.number, kept.backward, (self.device,), mode, ()):
                     found.setdefault(block.name, []).append((kept, self._gradient(block, kept, after)))
             for alternatives in found.values():
                 yield from self._under_ways(alternatives, when)
 
-    def _gradient(self, block: Block, kept: ActivationsKept, after: WideDependency) -> WideBlock:
+    def _gradient(self, block: Block, kept: ActivationsKept, after: Dependency) -> Block:
         if block.after:  # a weight gradient after its input gradient
-            waits = tuple(WideDependency(self._name(wait.block)) for wait in block.after)
+            waits = tuple(Dependency(self._name(wait.block)) for wait in block.after)
         else:
-            waits = (after, *((WideDependency(f"R{self.number}"),) if kept.again else ()),
-                     *((WideDependency(f"F{self.number} in"),) if kept.away else ()))
-        return replace(wide_block(block, waits), name=self._name(block.name))
+            waits = (after, *((Dependency(f"R{self.number}"),) if kept.again else ()),
+                     *((Dependency(f"F{self.number} in"),) if kept.away else ()))
+        return replace(block, name=self._name(block.name), after=waits)
 
     def _name(self, name: str) -> str:
         return f"B{self.number}" if self._is_renamed and name == f"I{self.number}" else name
@@ -293,8 +290,8 @@ class _StageWithWays:
                  if block.kind != BlockKind.WEIGHT_GRAD}
         return len(names) > 1
 
-    def _under_ways(self, alternatives: Sequence[tuple[ActivationsKept, WideBlock]], when: Options
-                    ) -> Iterator[WideBlock]:
+    def _under_ways(self, alternatives: Sequence[tuple[ActivationsKept, Block]], when: Options
+                    ) -> Iterator[Block]:
         """One block if it is equal under all ways, else one for each way."""
         if len(alternatives) == len(self.ways) and all(block == alternatives[0][1] for _, block in alternatives):
             yield replace(alternatives[0][1], when=when)

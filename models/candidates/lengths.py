@@ -1,6 +1,6 @@
 """A spec whose micro-batches have different sequence lengths: a problem with a class for each length.
 
-Every placement is one :class:`~weft.solver.wide.problem.WideProblem`: its stages are the same layers for all
+Every placement is one :class:`~weft.solver.problem.Problem`: its stages are the same layers for all
 micro-batches, and a block's time, its transfers and its memory are those of the stage at the micro-batch's length,
 modelled operator by operator (:mod:`weft.models.times.roofline`) or read from the spec's source of times. Cuts are made
 for the longest micro-batch: so one of it fits on every GPU, and as longer ones spend a larger share of their time in
@@ -13,7 +13,7 @@ Micro-batches run in the order of the list; the user packs samples into sequence
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TypeVar
 
@@ -22,10 +22,8 @@ from weft.models.candidates.gpu_costs import decoder_model, uses_measured_gpt
 from weft.models.spec.families import GptModel
 from weft.models.spec.sections import Spec
 from weft.models.spec.spec import SpecError, with_lengths
-from weft.solver.problem import Problem
-from weft.solver.wide.block import WideBlock, WideDependency
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Run
+from weft.solver.problem import Problem, per_class
+from weft.solver.problem.rounds import Run
 
 _Value = TypeVar("_Value")
 #: Shapes of one GPU a stage.
@@ -37,7 +35,7 @@ class LengthProblem:
     """``candidate``, a placement at the longest length, for micro-batches of all lengths."""
 
     candidate: ModelCandidate
-    problem: WideProblem
+    problem: Problem
     run: Run
 
 
@@ -65,9 +63,9 @@ def length_problems(spec: Spec) -> list[LengthProblem]:
         cut = tuple(accumulate(map(len, candidate.layers_of_stage), initial=0))
         plain = {class_of_length(length): candidate_at(own, candidate.shape, cut, candidate.backward).problem
                  for length, own in specs.items()}
-        wide = with_classes(f"{candidate.problem.name}, {len(plain)} lengths", plain)
-        found.append(LengthProblem(candidate, wide, Run.of(wide, [class_of_length(length) for length in lengths])
-                                   if wide.classes else Run.of(wide, len(lengths))))
+        joined = with_classes(f"{candidate.problem.name}, {len(plain)} lengths", plain)
+        found.append(LengthProblem(candidate, joined, Run.of(joined, [class_of_length(length) for length in lengths])
+                                   if joined.classes else Run.of(joined, len(lengths))))
     return found
 
 
@@ -104,7 +102,7 @@ def _at_length(spec: Spec, model: GptModel, length: int) -> Spec:
     return spec.model_copy(update={"model": short, "training": spec.training.model_copy(update={"lengths": None})})
 
 
-def with_classes(name: str, plain: dict[str, Problem]) -> WideProblem:
+def with_classes(name: str, plain: dict[str, Problem]) -> Problem:
     """One problem with the classes of ``plain``, which differ only in times and amounts, on devices of the same
     memory."""
     first = next(iter(plain.values()))
@@ -113,14 +111,12 @@ def with_classes(name: str, plain: dict[str, Problem]) -> WideProblem:
     for i, block in enumerate(first.blocks):
         own = {label: problem.blocks[i] for label, problem in plain.items()}
         assert all(other.name == block.name and other.devices == block.devices for other in own.values())
-        waits = tuple(WideDependency(wait.block, _each({label: other.after[k].lag for label, other in own.items()}),
-                                     wait.link, wait.distance) for k, wait in enumerate(block.after))
-        blocks.append(WideBlock(
-            block.name, block.kind, block.devices, _each({label: other.duration for label, other in own.items()}),
-            _each({label: other.memory for label, other in own.items()}),
-            _each({label: other.workspace for label, other in own.items()}), waits))
-    return WideProblem(name, first.devices, tuple(blocks), first.links, time_unit=first.time_unit,
-                       memory_unit=first.memory_unit, model=first.model)
+        waits = (replace(wait, **per_class(lag=_each({label: other.after[k].lag for label, other in own.items()})))
+                 for k, wait in enumerate(block.after))
+        blocks.append(replace(block, after=tuple(waits), **per_class(
+            **{field: _each({label: getattr(other, field) for label, other in own.items()})
+               for field in ("duration", "memory", "workspace")})))
+    return replace(first, name=name, blocks=tuple(blocks))
 
 
 def _each(values: dict[str, _Value]) -> _Value | dict[str, _Value]:

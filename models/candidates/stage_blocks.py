@@ -7,13 +7,12 @@ inference a forward holds its working set while it runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from weft.models.candidates.stages import Backward, StageCost
 from weft.models.layers.cluster import Network
 from weft.solver.problem import Block, BlockKind, Dependency
-from weft.solver.wide.block import Options, WideBlock, WideDependency
 
 
 def forward_block(s: int | str, stage: StageCost, where: tuple[int, ...], backward: Backward,
@@ -52,9 +51,3 @@ def transfer_seconds(stages: Sequence[StageCost], devices: Sequence[int], networ
 def seconds_of(nanoseconds: int) -> float:
     """Whole nanoseconds in seconds."""
     return round(nanoseconds * 1e-9, 9)
-
-
-def wide_block(block: Block, after: Iterable[WideDependency], when: Options | None = None) -> WideBlock:
-    """``block`` under the options ``when`` only, after ``after`` instead of its own predecessors."""
-    return WideBlock(block.name, block.kind, block.devices, block.duration, block.memory, block.workspace,
-                     tuple(after), when or {})

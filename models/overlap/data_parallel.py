@@ -32,7 +32,7 @@ from itertools import accumulate, pairwise
 
 from weft.models.candidates.build import bytes_per_parameter
 from weft.models.candidates.gpu_costs import device_of, gpu_costs
-from weft.models.candidates.stage_blocks import forward_block, gradient_blocks, seconds_of, wide_block
+from weft.models.candidates.stage_blocks import forward_block, gradient_blocks, seconds_of
 from weft.models.candidates.stages import StageCost, Stages, peak_bytes, static_bytes
 from weft.models.hardware.devices import DEVICES
 from weft.models.layers.cluster import model_cluster
@@ -41,9 +41,7 @@ from weft.models.layers.costs import LayerCost
 from weft.models.overlap.placement import OverlapPlacement, lane_name
 from weft.models.spec.quantities import format_bytes
 from weft.models.spec.sections import Spec, TrainingRun
-from weft.solver.problem import BlockKind, Device
-from weft.solver.wide.block import Options, WideBlock, WideDependency
-from weft.solver.wide.problem import WideProblem
+from weft.solver.problem import Block, BlockKind, Dependency, Device, Options, Problem
 
 #: The title of the placement.
 WHOLE_MODEL = "data parallel"
@@ -106,7 +104,7 @@ def data_parallel(spec: Spec, micro_batches: int | None = None) -> OverlapPlacem
     gpus = tuple(range(spec.cluster.gpus))
     name = f"gpu0-{spec.cluster.gpus - 1}"
     devices = (Device(name, min(memory), static), Device(lane_name(name), lane_of=name))
-    problem = WideProblem(f"{spec.name} (data parallel)", devices, tuple(step.blocks()), choices=step.choices)
+    problem = Problem(f"{spec.name} (data parallel)", devices, tuple(step.blocks()), choices=step.choices)
     costs = gpu_costs(spec)
     return OverlapPlacement(
         WHOLE_MODEL, problem, tuple({GRADIENTS: way, **({BUCKETS: "1"} if BUCKETS in problem.choices else {})}
@@ -154,7 +152,7 @@ class _Step:
                  "the optimizer's update takes no time: the spec names no device whose memory it could pass through"),
                 "collectives take nothing from the computation beside them")
 
-    def blocks(self) -> Iterator[WideBlock]:
+    def blocks(self) -> Iterator[Block]:
         """All blocks of all options."""
         yield from self._forwards()
         if self.each > 1:
@@ -163,50 +161,50 @@ class _Step:
         for count in self.counts:
             for bucket in self._buckets(count):
                 yield from self._sums(bucket)
-        updates = tuple(WideDependency(f"U{bucket.place}", when=self._when(count=count))
+        updates = tuple(Dependency(f"U{bucket.place}", when=self._when(count=count))
                         for count in self.counts for bucket in self._buckets(count))
-        yield WideBlock("end", BlockKind.OTHER, (0,), _INSTANT, (-self.rest,), (0,), updates, self._when(ALL_REDUCE))
+        yield Block("end", BlockKind.OTHER, (0,), _INSTANT, (-self.rest,), (0,), updates, self._when(ALL_REDUCE))
 
     # -- computation
 
-    def _forwards(self) -> Iterator[WideBlock]:
+    def _forwards(self) -> Iterator[Block]:
         for s, stage in enumerate(self.stages):
             plain = forward_block(s, stage, (0,), "full", ())
-            waits = (*((WideDependency(f"F{s - 1}"),) if s else ()), *self._parameters(s))
+            waits = (*((Dependency(f"F{s - 1}"),) if s else ()), *self._parameters(s))
             if s:
-                yield wide_block(plain, waits)
+                yield replace(plain, after=waits)
                 continue
             for way in WAYS:
                 own = [wait for wait in waits if wait.when[GRADIENTS] == way]
                 if way == ALL_REDUCE:
-                    own.append(WideDependency("end", distance=1))
+                    own.append(Dependency("end", distance=1))
                 more = self.rest if way == ALL_REDUCE else 0
-                yield replace(wide_block(plain, own), memory=(plain.memory[0] + more,), when=self._when(way))
+                yield replace(plain, memory=(plain.memory[0] + more,), after=tuple(own), when=self._when(way))
 
-    def _parameters(self, s: int) -> tuple[WideDependency, ...]:
+    def _parameters(self, s: int) -> tuple[Dependency, ...]:
         """The waits of group ``s``'s forward for the previous step."""
         found = []
         for count in self.counts:
             place = next(bucket.place for bucket in self._buckets(count) if bucket.first <= s < bucket.last)
             for way, letter in ((ALL_REDUCE, "U"), (SCATTERED, "G"), (FUSED, "S")):
-                found.append(WideDependency(f"{letter}{place}", distance=1, when=self._when(way, count)))
+                found.append(Dependency(f"{letter}{place}", distance=1, when=self._when(way, count)))
         return tuple(found)
 
-    def _between(self) -> WideBlock:
+    def _between(self) -> Block:
         """Backward of the first micro-batch, forward of the last one, and all micro-batches in between."""
         held = sum(stage.activation for stage in self.stages)
         load = ((self.each - 1) * sum(stage.forward for stage in self.stages)
                 + (self.each - 1) * sum(stage.backward for stage in self.stages))
         most = peak_bytes(self.stages, [1] * len(self.stages), "full")
-        return WideBlock("accumulate", BlockKind.OTHER, (0,), seconds_of(load), (0,), (max(0, most - held),),
-                         (WideDependency(f"F{len(self.stages) - 1}"),))
+        return Block("accumulate", BlockKind.OTHER, (0,), seconds_of(load), (0,), (max(0, most - held),),
+                     (Dependency(f"F{len(self.stages) - 1}"),))
 
-    def _backwards(self) -> Iterator[WideBlock]:
+    def _backwards(self) -> Iterator[Block]:
         last = "accumulate" if self.each > 1 else f"F{len(self.stages) - 1}"
         self.behind: dict[int, str] = {}
         for s in reversed(range(len(self.stages))):
             for block in gradient_blocks(s, self.stages[s], (0,), "full", ()):
-                yield wide_block(block, (WideDependency(last),))
+                yield replace(block, after=(Dependency(last),))
                 last = block.name
             self.behind[s] = last
 
@@ -218,14 +216,14 @@ class _Step:
         borders = [groups * place // count for place in range(count + 1)]
         return [_GradientBucket(place, count, borders[place], borders[place + 1]) for place in range(count)]
 
-    def _sums(self, bucket: _GradientBucket) -> Iterator[WideBlock]:
+    def _sums(self, bucket: _GradientBucket) -> Iterator[Block]:
         """The sum, the update and the gather of ``bucket`` in every way."""
         parameters = sum(self.stages[s].parameters for s in range(bucket.first, bucket.last))
         gpus, j = self.spec.cluster.gpus, bucket.place
         size = parameters * self.run.gradient_bytes
         own = -(-parameters // gpus)
-        ready = (WideDependency(self.behind[bucket.first]),)
-        summed = (WideDependency(f"S{j}"),)
+        ready = (Dependency(self.behind[bucket.first]),)
+        summed = (Dependency(f"S{j}"),)
         scatter = self.costs.seconds("reduce_scatter", size)
         gather = self.costs.seconds("all_gather", own * self.run.parameter_bytes)
         for way, sent in ((ALL_REDUCE, self.costs.seconds("all_reduce", size)), (SCATTERED, scatter),
@@ -234,13 +232,13 @@ class _Step:
         for way, amount in ((ALL_REDUCE, parameters), (SCATTERED, own)):
             yield self._block(f"U{j}", BlockKind.OTHER, self.costs.update(amount), summed,
                               self._when(way, bucket.count))
-        yield self._block(f"G{j}", BlockKind.COLLECTIVE, gather, (WideDependency(f"U{j}"),),
+        yield self._block(f"G{j}", BlockKind.COLLECTIVE, gather, (Dependency(f"U{j}"),),
                           self._when(SCATTERED, bucket.count))
 
-    def _block(self, name: str, kind: BlockKind, seconds: float, after: tuple[WideDependency, ...], when: Options
-               ) -> WideBlock:
+    def _block(self, name: str, kind: BlockKind, seconds: float, after: tuple[Dependency, ...], when: Options
+               ) -> Block:
         lane = 1 if kind == BlockKind.COLLECTIVE else 0
-        return WideBlock(name, kind, (lane,), max(round(seconds, 9), _INSTANT), (0,), (0,), after, when)
+        return Block(name, kind, (lane,), max(round(seconds, 9), _INSTANT), (0,), (0,), after, when)
 
     def _when(self, way: str | None = None, count: int | None = None) -> dict[str, str]:
         return {**({} if way is None else {GRADIENTS: way}),

@@ -25,8 +25,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from weft.solver.problem import BlockKind
-from weft.solver.wide.block import WideBlock, WideDependency
+from weft.solver.problem import Block, BlockKind, Dependency
 
 
 @dataclass(frozen=True)
@@ -148,27 +147,27 @@ def _reads(steps: Sequence[FlowStep], run: Sequence[int], source: int) -> bool:
 _INSTANT = 1e-9
 
 
-def apart_blocks(whole: WideBlock, pieces: Sequence[FlowPiece], lanes: Mapping[int, int]) -> list[WideBlock]:
+def apart_blocks(whole: Block, pieces: Sequence[FlowPiece], lanes: Mapping[int, int]) -> list[Block]:
     """``whole``, a pass in one block on devices alike, as a block for each of ``pieces``; ``lanes``: the lane of each
     device."""
     pieces = _with_one_end(pieces)
     last = len(pieces) - 1
     names = [*(f"{whole.name} {number}" for number in range(last)), whole.name]
-    kept, workspace = _amount(whole.memory), _amount(whole.workspace)
-    blocks: list[WideBlock] = []
+    (kept,), (workspace,) = {*whole.memory}, {*whole.workspace}
+    blocks: list[Block] = []
     before: dict[bool, int] = {}
     for number, piece in enumerate(pieces):
         waits = {*piece.waits, *([before[piece.is_sent]] if piece.is_sent in before else [])}
         if number and not waits:
             waits = {0}  # memory is allocated by the first one
         before[piece.is_sent] = number
-        after = tuple(WideDependency(names[source]) for source in sorted(waits))
+        after = tuple(Dependency(names[source]) for source in sorted(waits))
         memory = ((max(kept, 0) + workspace if not number else 0)
                   + (min(kept, 0) - workspace if number == last else 0))
         where = tuple(lanes[device] for device in whole.devices) if piece.is_sent else whole.devices
         kind = BlockKind.COLLECTIVE if piece.is_sent else whole.kind
-        blocks.append(WideBlock(names[number], kind, where, max(round(piece.seconds, 9), _INSTANT), (memory,), (0,),
-                                after or whole.after, whole.when))
+        blocks.append(Block(names[number], kind, where, max(round(piece.seconds, 9), _INSTANT), (memory,), (0,),
+                            after or whole.after, whole.when))
     return blocks
 
 
@@ -185,11 +184,3 @@ def _with_one_end(pieces: Sequence[FlowPiece]) -> Sequence[FlowPiece]:
     if other is None or other in behind:
         return pieces
     return [*pieces, FlowPiece(0.0, False, (other, last))]
-
-
-def _amount(amounts: object) -> int:
-    """The amount on each device: the same on all."""
-    assert isinstance(amounts, tuple)
-    found = set(amounts)
-    assert len(found) <= 1
-    return found.pop() if found else 0

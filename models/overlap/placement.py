@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from weft.solver.problem import Block, Device, Problem
-from weft.solver.wide.block import Options
-from weft.solver.wide.problem import WideProblem
+from weft.solver.problem import Block, Device, Options, Problem
 
 
 def lane_name(device: str) -> str:
@@ -28,7 +26,7 @@ class OverlapPlacement:
     """
 
     title: str
-    problem: WideProblem
+    problem: Problem
     bare: tuple[Options, ...]
     micro_batches: int
     gpus: tuple[tuple[int, ...], ...]

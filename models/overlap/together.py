@@ -21,16 +21,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from weft.models.candidates.stage_blocks import forward_block, wide_block
+from weft.models.candidates.stage_blocks import forward_block
 from weft.models.overlap.flow import apart_blocks
 from weft.models.overlap.placement import OverlapPlacement, lane_name
 from weft.models.overlap.ways import MOST_PIECES, NONE, Between, Way, Ways, fastest
 from weft.models.tensor_parallel.parts import LayersPart, gpu_name, gradient_name, joined_parts, part_backward, places
 from weft.models.tensor_parallel.shapes import ShapeCandidate
 from weft.models.tensor_parallel.space import Space
-from weft.solver.problem import Block, BlockKind, Device
-from weft.solver.wide.block import WideBlock, WideDependency
-from weft.solver.wide.problem import WideProblem
+from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
 #: The options of sends.
 WHOLE, SLICES = "whole", "slices"
@@ -99,36 +97,36 @@ class _Together:
         return {self._choice(part): way.name} if len(self.ways[part.name]) > 1 else {}
 
     @property
-    def problem(self) -> WideProblem:
+    def problem(self) -> Problem:
         """The whole problem."""
         static = self.candidate.static_memory
         devices = [Device(gpu_name(group), self.space.capacity - held, held)
                    for group, held in zip(self.candidate.gpus, static, strict=True)]
         if self.has_lanes:
             devices += [Device(lane_name(device.name), lane_of=device.name) for device in devices]
-        return WideProblem(f"{self.candidate.problem.name}, overlap", tuple(devices), tuple(self._blocks()),
-                           choices=self.choices)
+        return Problem(f"{self.candidate.problem.name}, overlap", tuple(devices), tuple(self._blocks()),
+                       choices=self.choices)
 
-    def _blocks(self) -> Iterator[WideBlock]:
+    def _blocks(self) -> Iterator[Block]:
         for part in self.parts:
             for way in self.ways[part.name]:
                 waits = [wait for source, target, size in self.joined if target is part
                          for wait in self._waits(f"F{source.name}", source, (part, way), size, _SEND)]
                 plain = forward_block(part.name, way.cost, self.where[part.name], self.backward, ())
-                yield from self._wide(plain, waits, part, way)
+                yield from self._spread(plain, waits, part, way)
         for part in reversed(self.parts) if self.backward != "none" else ():
             for way in self.ways[part.name]:
                 waits = [wait for source, target, size in self.joined if source is part and target.cost.backward
                          for wait in self._waits(gradient_name(target, self.backward), target, (part, way), size,
                                                  _SEND)]
                 for block in part_backward(replace(part, cost=way.cost), self.where[part.name], (), self.backward):
-                    own = [WideDependency(wait.block) for wait in block.after]
-                    yield from self._wide(block, own or waits or [WideDependency(f"F{part.name}")], part, way)
+                    own = [Dependency(wait.block) for wait in block.after]
+                    yield from self._spread(block, own or waits or [Dependency(f"F{part.name}")], part, way)
 
-    def _wide(self, block: Block, waits: Sequence[WideDependency], part: LayersPart, way: Way) -> list[WideBlock]:
+    def _spread(self, block: Block, waits: Sequence[Dependency], part: LayersPart, way: Way) -> list[Block]:
         """``block`` of ``part`` under ``way``: whole, with the lanes of its collectives, or in pieces."""
         count = len(self.candidate.gpus)
-        made = wide_block(block, waits, self._when(part, way))
+        made = replace(block, after=tuple(waits), when=self._when(part, way))
         if block.kind == BlockKind.WEIGHT_GRAD:
             return [made]
         if way.apart is not None:
@@ -143,10 +141,10 @@ class _Together:
     # -- sends
 
     def _waits(self, block: str, giver: LayersPart, taker: tuple[LayersPart, Way], size: int,
-               send: str) -> list[WideDependency]:
+               send: str) -> list[Dependency]:
         """The waits of ``taker``, a part under one of its ways, for ``block`` of ``giver`` under each of its own."""
         part, way = taker
-        found: list[WideDependency] = []
+        found: list[Dependency] = []
         ways = self.ways[giver.name]
         if self._choice(giver) == self._choice(part):  # one choice: both go the same way
             ways = tuple(own for own in ways if own.name == way.name)
@@ -158,9 +156,9 @@ class _Together:
             for own in alike[:1] if every else alike:
                 when = {} if every else self._when(giver, own)
                 if len(set(lags.values())) == 1:
-                    found.append(WideDependency(block, lags[WHOLE], when=when))
+                    found.append(Dependency(block, lags[WHOLE], when=when))
                 else:
-                    found += [WideDependency(block, lag, when={**when, send: option}) for option, lag in lags.items()]
+                    found += [Dependency(block, lag, when={**when, send: option}) for option, lag in lags.items()]
         return found
 
     def _lag(self, size: int, giver: tuple[LayersPart, Between], taker: tuple[LayersPart, Between], *,

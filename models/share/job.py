@@ -10,16 +10,21 @@ Blocks and choices are prefixed with the name of their job, so that names are un
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TypeVar
 
-from weft.models.candidates.stage_blocks import wide_block
-from weft.solver.problem import Device, Link, Number, Problem, ProblemError
+from weft.solver.problem import (
+    Amounts,
+    Block,
+    Device,
+    Link,
+    Number,
+    Options,
+    Problem,
+    changed,
+)
 from weft.solver.values import exact, plain
-from weft.solver.wide.block import Amounts, Options, WideBlock, WideDependency
-from weft.solver.wide.problem import WideProblem
 
 
 class SharingError(ValueError):
@@ -34,7 +39,7 @@ class Job:
     """
 
     name: str
-    problem: WideProblem
+    problem: Problem
     kind: str = ""
     notes: tuple[str, ...] = ()
     micro_batches: int = 1
@@ -58,10 +63,8 @@ class Job:
         return frozenset(numbers[names[d]] for block in self.problem.blocks for d in block.devices)
 
 
-def job_of(name: str, problem: Problem | WideProblem, kind: str = "", notes: tuple[str, ...] = ()) -> Job:
+def job_of(name: str, problem: Problem, kind: str = "", notes: tuple[str, ...] = ()) -> Job:
     """The job ``name`` of ``problem``. Raises :class:`SharingError` for a problem with jobs or classes."""
-    if isinstance(problem, Problem):
-        return Job(name, _widened(problem), kind, notes)
     if problem.jobs:
         raise SharingError(f"{problem.name} has the jobs {', '.join(map(repr, problem.jobs))} already: solve it with "
                            "weft solve, or give each job a file of its own")
@@ -72,7 +75,7 @@ def job_of(name: str, problem: Problem | WideProblem, kind: str = "", notes: tup
     return Job(name, problem, kind, notes)
 
 
-def one_at_a_time(problem: WideProblem) -> WideProblem:
+def one_at_a_time(problem: Problem) -> Problem:
     """``problem`` with each GPU and its lanes merged: a lane's block blocks the GPU."""
     kept = _own(problem)
     place = {device.name: number for number, device in enumerate(kept)}
@@ -82,46 +85,29 @@ def one_at_a_time(problem: WideProblem) -> WideProblem:
                    blocks=tuple(_on_owners(block, owner) for block in problem.blocks))
 
 
-def _own(problem: WideProblem) -> tuple[Device, ...]:
+def _own(problem: Problem) -> tuple[Device, ...]:
     return tuple(device for device in problem.devices if device.lane_of is None)
 
 
-def _on_owners(block: WideBlock, owner: list[int]) -> WideBlock:
+def _on_owners(block: Block, owner: list[int]) -> Block:
     devices = tuple(dict.fromkeys(owner[d] for d in block.devices))
 
     def together(amounts: Amounts) -> Amounts:
-        each = amounts * len(block.devices) if len(amounts) == 1 else amounts or (0,) * len(block.devices)
         total: dict[int, Number] = dict.fromkeys(devices, 0)
-        for device, amount in zip(block.devices, each, strict=True):
+        for device, amount in zip(block.devices, amounts, strict=True):
             total[owner[device]] += amount
         return tuple(total.values())
 
-    def by_class(value: Amounts | Mapping[str, Amounts]) -> Amounts | Mapping[str, Amounts]:
-        if isinstance(value, Mapping):
-            return {name: together(own) for name, own in value.items()}
-        return together(value)
-
-    return replace(block, devices=devices, memory=by_class(block.memory), workspace=by_class(block.workspace))
+    return replace(block, devices=devices, **changed(block, memory=together, workspace=together))
 
 
-def _widened(problem: Problem) -> WideProblem:
-    blocks = tuple(wide_block(block, (WideDependency(wait.block, wait.lag, wait.link, wait.distance)
-                                      for wait in block.after)) for block in problem.blocks)
-    try:
-        return WideProblem(problem.name, problem.devices, blocks, problem.links, time_unit=problem.time_unit,
-                           memory_unit=problem.memory_unit, model=problem.model)
-    except ProblemError as error:  # allowed in a plain problem but not in a wide one
-        raise SharingError(f"{problem.name}: {error}") from None
-
-
-Value = TypeVar("Value")
 _TIMES = {"s": Fraction(1), "ms": Fraction(1, 10**3), "us": Fraction(1, 10**6), "µs": Fraction(1, 10**6),
           "ns": Fraction(1, 10**9)}
 _AMOUNTS = {"B": Fraction(1), **{f"{letter}iB": Fraction(1024**power) for power, letter in enumerate("KMGT", 1)},
             **{f"{letter}B": Fraction(1000**power) for power, letter in enumerate("KMGT", 1)}, "kB": Fraction(1000)}
 
 
-def in_units(problem: WideProblem, time_unit: str, memory_unit: str) -> WideProblem:
+def in_units(problem: Problem, time_unit: str, memory_unit: str) -> Problem:
     """``problem`` with its times in ``time_unit`` and its amounts in ``memory_unit``.
 
     Raises :class:`~weft.models.share.job.SharingError` if the units have no known conversion.
@@ -145,7 +131,7 @@ def amount_text(amount: Number, unit: str) -> str:
     return f"{amount:g} {unit}"
 
 
-def _factor(problem: WideProblem, what: str, own: str, wanted: str, known: Mapping[str, Fraction]) -> Fraction:
+def _factor(problem: Problem, what: str, own: str, wanted: str, known: Mapping[str, Fraction]) -> Fraction:
     if own == wanted:
         return Fraction(1)
     if own not in known or wanted not in known:
@@ -159,17 +145,15 @@ def _device(device: Device, amount: Fraction) -> Device:
                    static=_times(device.static, amount))
 
 
-def _block(block: WideBlock, time: Fraction, amount: Fraction) -> WideBlock:
-    return replace(
-        block, duration=_each(block.duration, lambda value: _times(value, time)),
-        memory=_each(block.memory, lambda values: tuple(_times(value, amount) for value in values)),
-        workspace=_each(block.workspace, lambda values: tuple(_times(value, amount) for value in values)),
-        after=tuple(replace(wait, lag=_each(wait.lag, lambda value: _times(value, time))) for wait in block.after))
+def _block(block: Block, time: Fraction, amount: Fraction) -> Block:
+    def lasts(value: Number) -> Number:
+        return _times(value, time)
 
+    def holds(values: Amounts) -> Amounts:
+        return tuple(_times(value, amount) for value in values)
 
-def _each(value: Value | Mapping[str, Value], change: Callable[[Value], Value]) -> Value | Mapping[str, Value]:
-    """``value`` changed, for each class if it is given by class."""
-    return {name: change(own) for name, own in value.items()} if isinstance(value, Mapping) else change(value)
+    return replace(block, after=tuple(replace(wait, **changed(wait, lag=lasts)) for wait in block.after),
+                   **changed(block, duration=lasts, memory=holds, workspace=holds))
 
 
 def _times(value: Number, factor: Fraction) -> Number:
@@ -190,7 +174,7 @@ def in_one_unit(jobs: Sequence[Job]) -> tuple[Job, ...]:
     return tuple(replace(job, problem=in_units(job.problem, first.time_unit, first.memory_unit)) for job in jobs)
 
 
-def composed(jobs: Sequence[Job], name: str = "") -> WideProblem:
+def composed(jobs: Sequence[Job], name: str = "") -> Problem:
     """The problem of all ``jobs``, which are in one unit and have different names.
 
     Raises :class:`~weft.models.share.job.SharingError` if their GPUs, lanes or links differ, and if their static memory
@@ -202,8 +186,8 @@ def composed(jobs: Sequence[Job], name: str = "") -> WideProblem:
     blocks = [_own_block(block, job, places) for job in jobs for block in job.problem.blocks]
     choices = {f"{job.name}{MARK}{choice}": options for job in jobs for choice, options in job.problem.choices.items()}
     first = jobs[0].problem
-    return WideProblem(name or " with ".join(job.name for job in jobs), devices, tuple(blocks), links, choices,
-                       first.time_unit, first.memory_unit)
+    return Problem(name or " with ".join(job.name for job in jobs), devices, tuple(blocks), links,
+                   first.time_unit, first.memory_unit, choices=choices)
 
 
 def _devices(jobs: Sequence[Job]) -> tuple[Device, ...]:
@@ -271,7 +255,7 @@ def _links(jobs: Sequence[Job], places: dict[str, int]) -> tuple[Link, ...]:
     return tuple(link for link, _ in found.values())
 
 
-def _own_block(block: WideBlock, job: Job, places: dict[str, int]) -> WideBlock:
+def _own_block(block: Block, job: Job, places: dict[str, int]) -> Block:
     before = job.name + MARK
 
     def renamed(when: Options) -> Options:

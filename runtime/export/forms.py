@@ -25,8 +25,8 @@ def require_one_kind(schedule: Schedule, tool: str) -> None:
     if lane is not None:
         raise ExportError(f"{tool} cannot express {problem.name!r}: device {lane.name!r} is a lane of "
                           f"{lane.lane_of!r}, it has devices without lanes only")
-    if rounds is not None and not rounds.wide.is_plain:
-        what = (f"the jobs {' and '.join(map(repr, rounds.wide.jobs))}" if len(rounds.wide.jobs) > 1
+    if rounds is not None and not rounds.origin.is_plain:
+        what = (f"the jobs {' and '.join(map(repr, rounds.origin.jobs))}" if len(rounds.origin.jobs) > 1
                 else "micro-batches of several classes")
         raise ExportError(f"{tool} cannot express {problem.name!r}: it has {what}, and all micro-batches there are "
                           "alike")

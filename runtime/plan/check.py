@@ -32,7 +32,7 @@ from typing import NoReturn
 
 from weft.runtime.plan.program import Instruction, Program, ProgramError, Recv, Reduce, Send, Vocabulary, Work
 from weft.solver.problem import Problem
-from weft.solver.wide.run import Rounds
+from weft.solver.problem.rounds import Rounds
 
 GRID_REACH = 3  # number of steps before and after the fault that an error shows
 RANK_REACH = 4  # the same for ranks

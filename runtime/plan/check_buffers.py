@@ -23,7 +23,7 @@ from weft.runtime.plan.buffers import BufferTable, Landing, MessageLayout, Stagi
 from weft.runtime.plan.check import grid
 from weft.runtime.plan.program import Program, ProgramError, Recv, Reduce, Send, StageWork, Vocabulary, Work
 from weft.solver.problem import Number, Problem
-from weft.solver.wide.run import Rounds
+from weft.solver.problem.rounds import Rounds
 
 
 def check_buffers(program: Program, problem: Problem, tables: Sequence[BufferTable],

@@ -5,9 +5,9 @@ in the problem's time unit; ``stages``, the rank of every stage (a list for seve
 are not stages; ``ranks[]``, each ``{device, instructions}``; ``solver``, the provenance of the schedule. An instruction
 is ``{"do": "SEND 0F0>1"}``, or for a computation, with its predicted times, ``{"do": "0F0", "start": 0, "end": 1.5}``.
 If devices have lanes, ``ranks[]`` has an entry for each device that is not a lane, with the names of its ``lanes``. A
-plan of rounds (:mod:`weft.solver.wide.run`) has the ``problem`` and the ``micro_batches`` of a schedule file with jobs
-or classes, and its instructions name blocks and micro-batches as that file does. Optional are ``signatures``: a hash of
-each stage's module (:mod:`weft.runtime.checkpoint.signature`); and ``shared``: the sets of stages that share
+plan of rounds (:mod:`weft.solver.problem.rounds`) has the ``problem`` and the ``micro_batches`` of a schedule file with
+jobs or classes, and its instructions name blocks and micro-batches as that file does. Optional are ``signatures``: a
+hash of each stage's module (:mod:`weft.runtime.checkpoint.signature`); and ``shared``: the sets of stages that share
 parameters, as lists.
 
 A file ``weft.plan/1`` has no REDUCE instructions and no ``shared``; reading adds them.
@@ -38,13 +38,13 @@ from weft.runtime.plan.program import (
     parse_instruction,
 )
 from weft.solver.io.entries import Entry, FormatError, read_json, require_format
-from weft.solver.io.problem_files import any_problem_from_json, problem_to_json
+from weft.solver.io.problem_files import problem_from_json, problem_to_json
 from weft.solver.io.provenance import check_provenance
 from weft.solver.io.schedule_files import rounds_from_json
 from weft.solver.io.writing import write_atomically
 from weft.solver.problem import BlockKind, Problem
+from weft.solver.problem.rounds import Rounds
 from weft.solver.schedule import Operation, Schedule
-from weft.solver.wide.run import Rounds
 
 PLAN_FORMAT = "weft.plan/2"
 WITHOUT_REDUCTIONS = "weft.plan/1"
@@ -170,10 +170,10 @@ def plan_of(schedule: Schedule) -> Plan:
 def _without_idle_rounds(schedule: Schedule) -> Schedule:
     """``schedule`` with micro-batches in place of rounds if all rounds are equal, as in a file."""
     rounds = schedule.rounds
-    if rounds is None or not rounds.wide.is_plain:
+    if rounds is None or not rounds.origin.is_plain:
         return schedule
     operations = (Operation(*rounds.apart(block, m), start, end) for block, m, start, end in schedule.operations)
-    return replace(schedule, problem=rounds.wide.plain(), micro_batches=rounds.run.micro_batches,
+    return replace(schedule, problem=rounds.origin.plain(), micro_batches=rounds.run.micro_batches,
                    operations=tuple(operations), rounds=None, period=None, period_bound=None, repetend=None)
 
 
@@ -237,7 +237,7 @@ def _to_json(plan: Plan, shown: Callable[[Instruction], bool]) -> dict[str, Any]
                       "instructions": instructions})
     return {
         "format": PLAN_FORMAT,
-        "problem": problem_to_json(plan.problem if rounds is None else rounds.wide),
+        "problem": problem_to_json(plan.problem if rounds is None else rounds.origin),
         "micro_batches": plan.micro_batches if rounds is None else rounds.run.to_json(),
         "makespan": plan.makespan,
         "stages": _stages(plan),
@@ -260,10 +260,10 @@ def plan_from_json(value: Any, where: str = "plan") -> Plan:
         require_format(entry, PLAN_FORMAT)
     entry.allow("format", "problem", "micro_batches", "makespan", "stages", "ranks", "solver", "signatures",
                 *["shared"] * reduces)
-    listed = any_problem_from_json(entry.get("problem"), f"{where}: problem")
+    listed = problem_from_json(entry.get("problem"), f"{where}: problem")
     items = list(entry.list("ranks"))
     rounds = None
-    if isinstance(listed, Problem):
+    if listed.is_plain:
         problem, micro_batches = listed, entry.count("micro_batches", minimum=1)
     else:
         rounds = rounds_from_json(entry, listed, sum(1 for item in items for _ in item.list("instructions")))

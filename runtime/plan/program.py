@@ -51,7 +51,7 @@ from typing import NamedTuple, TypeAlias
 from weft.runtime.plan.stage_graph import LETTERS, NotAStageGraph, StageGraph
 from weft.solver.pipeline import NotAPipeline, Pipeline
 from weft.solver.problem import Problem
-from weft.solver.wide.run import Rounds
+from weft.solver.problem.rounds import Rounds
 
 
 @dataclass(frozen=True)
@@ -235,8 +235,8 @@ class Vocabulary:
     """The names of a problem's blocks in its program: stages and passes where the blocks are stages, else block names.
 
     ``graph``: the stages, if any; ``pipeline``: these as a chain with one device each, if they are one; ``ranks``: the
-    map from devices to ranks. With ``rounds`` there are no stages; names are those of the wide problem's blocks, and
-    numbers those of their jobs' micro-batches.
+    map from devices to ranks. With ``rounds`` there are no stages; names are those of the blocks that they are copies
+    of, and numbers those of their jobs' micro-batches.
     """
 
     def __init__(self, problem: Problem, rounds: Rounds | None = None) -> None:
@@ -259,8 +259,8 @@ class Vocabulary:
     def work(self, block: int, micro_batch: int) -> Work:
         """The name of ``block`` (an index into ``problem.blocks``) on ``micro_batch`` (with rounds, a round)."""
         if self.rounds is not None:
-            wide, number = self.rounds.apart(block, micro_batch)
-            return BlockWork(self.rounds.wide.blocks[wide].name, number)
+            copied, number = self.rounds.apart(block, micro_batch)
+            return BlockWork(self.rounds.origin.blocks[copied].name, number)
         if self.graph is None:
             return BlockWork(self.problem.blocks[block].name, micro_batch)
         return StageWork(*self.graph.pass_of[block], micro_batch)
@@ -269,8 +269,8 @@ class Vocabulary:
         """The inverse of :meth:`work`: the block and the micro-batch (with rounds, a round) that ``work`` names;
         ``None`` if there is no such block."""
         if self.rounds is not None and isinstance(work, BlockWork):
-            wide = self.rounds.number.get(work.block)
-            return None if wide is None else self.rounds.joined(wide, work.micro_batch)
+            copied = self.rounds.origin.index.get(work.block)
+            return None if copied is None else self.rounds.joined(copied, work.micro_batch)
         block = self.block(work)
         return None if block is None else (block, work.micro_batch)
 
@@ -292,7 +292,7 @@ class Vocabulary:
     def _job(self, work: Work) -> str | None:
         if self.rounds is None or not isinstance(work, BlockWork):
             return None
-        return self.rounds.wide.blocks[self.rounds.number[work.block]].job
+        return self.rounds.origin.blocks[self.rounds.origin.index[work.block]].job
 
     def block(self, work: Work) -> int | None:
         """The block that ``work`` names, as an index into ``problem.blocks``; ``None`` if there is none."""
@@ -308,8 +308,8 @@ class Vocabulary:
 
 def _stages(problem: Problem, rounds: Rounds | None) -> StageGraph:
     """The stages of ``problem``. Raises :class:`NotAStageGraph` where it has none."""
-    if rounds is not None and len(rounds.wide.jobs) > 1:
-        raise NotAStageGraph("it has the jobs " + " and ".join(map(repr, rounds.wide.jobs)) + ", and one model is "
+    if rounds is not None and len(rounds.origin.jobs) > 1:
+        raise NotAStageGraph("it has the jobs " + " and ".join(map(repr, rounds.origin.jobs)) + ", and one model is "
                              "trained at a time")
     if rounds is not None:
         raise NotAStageGraph("its micro-batches differ from each other, and the executor trains with micro-batches of "

@@ -23,12 +23,11 @@ from weft.runtime.plan.plan import Plan, plan_of
 from weft.runtime.plan.program import BlockWork, ProgramError, Reduce, Work
 from weft.solver.late import nx
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
+from weft.solver.problem.rounds import Rounds
 from weft.solver.schedule import Operation, Schedule
-from weft.solver.wide.block import WideBlock
-from weft.solver.wide.run import Rounds
 
 
-def stages_plan(plan: Plan, rounds: Rounds, job: str, blocks: Sequence[WideBlock]) -> JobPlan:
+def stages_plan(plan: Plan, rounds: Rounds, job: str, blocks: Sequence[Block]) -> JobPlan:
     """The plan of a job of stages: ``blocks`` of ``job``, on the ranks that run any of them.
 
     Raises :class:`~weft.runtime.plan.program.ProgramError` for blocks that are not stages.
@@ -52,7 +51,7 @@ def stages_plan(plan: Plan, rounds: Rounds, job: str, blocks: Sequence[WideBlock
                    everything, (), 1, count, durations_of(blocks))
 
 
-def _alone(plan: Plan, rounds: Rounds, job: str, blocks: Sequence[WideBlock]) -> Problem:
+def _alone(plan: Plan, rounds: Rounds, job: str, blocks: Sequence[Block]) -> Problem:
     """The job's blocks as a problem, with the devices that they use."""
     used = sorted({device for block in blocks for device in block.devices})
     place = {device: number for number, device in enumerate(used)}
@@ -64,11 +63,11 @@ def _alone(plan: Plan, rounds: Rounds, job: str, blocks: Sequence[WideBlock]) ->
                                "a GPU: a block of a job that is trained computes on GPUs, or sums on lanes alone; use "
                                "--emulate")
     plain = [block.of_class(None) for block in blocks]
-    links = tuple(replace(link, source=place[link.source], target=place[link.target]) for link in rounds.wide.links
+    links = tuple(replace(link, source=place[link.source], target=place[link.target]) for link in rounds.origin.links
                   if link.source in place and link.target in place)
     return Problem(job, tuple(devices[device] for device in used),
                    tuple(replace(block, devices=tuple(place[d] for d in block.devices)) for block in plain), links,
-                   rounds.wide.time_unit, rounds.wide.memory_unit)
+                   rounds.origin.time_unit, rounds.origin.memory_unit)
 
 
 def job_plans(plan: Plan) -> tuple[JobPlan, ...]:
@@ -78,18 +77,18 @@ def job_plans(plan: Plan) -> tuple[JobPlan, ...]:
     emulated but not run, with the block that prevents it.
     """
     rounds = plan.rounds
-    if rounds is None or len(rounds.wide.jobs) < 2:
+    if rounds is None or len(rounds.origin.jobs) < 2:
         raise ProgramError(f"the plan of {plan.problem.name!r} has no jobs that share its ranks: it is one training")
     devices = plan.problem.devices
     found = []
-    for job in rounds.wide.jobs:
-        own = [block for block in rounds.wide.blocks if block.job == job]
+    for job in rounds.origin.jobs:
+        own = [block for block in rounds.origin.blocks if block.job == job]
         on_lanes = any(all(devices[d].lane_of is not None for d in block.devices) for block in own)
         found.append((data_parallel_plan if on_lanes else stages_plan)(plan, rounds, job, own))
     return tuple(found)
 
 
-def data_parallel_plan(plan: Plan, rounds: Rounds, job: str, blocks: Sequence[WideBlock]) -> JobPlan:
+def data_parallel_plan(plan: Plan, rounds: Rounds, job: str, blocks: Sequence[Block]) -> JobPlan:
     """The plan of a data parallel job, whose step consists of ``blocks``.
 
     Raises :class:`~weft.runtime.plan.program.ProgramError` for blocks that are not such a training.
@@ -118,7 +117,7 @@ def data_parallel_plan(plan: Plan, rounds: Rounds, job: str, blocks: Sequence[Wi
                    durations_of(blocks))
 
 
-def _computes(plan: Plan, job: str, block: WideBlock, ranks: Sequence[int]) -> bool:
+def _computes(plan: Plan, job: str, block: Block, ranks: Sequence[int]) -> bool:
     """Whether the block is on all GPUs of the job's ``ranks``; False if it is on a lane of each. Raises
     :class:`~weft.runtime.plan.program.ProgramError` for any other block."""
     devices = plan.problem.devices
@@ -131,12 +130,12 @@ def _computes(plan: Plan, job: str, block: WideBlock, ranks: Sequence[int]) -> b
     return bool(gpus)
 
 
-def _ranks(plan: Plan, block: WideBlock) -> tuple[int, ...]:
+def _ranks(plan: Plan, block: Block) -> tuple[int, ...]:
     assert plan.rounds is not None
-    return plan.vocabulary.ranks.of_block(plan.rounds.joined(plan.rounds.number[block.name], 0)[0])
+    return plan.vocabulary.ranks.of_block(plan.rounds.joined(plan.rounds.origin.index[block.name], 0)[0])
 
 
-def _require_nothing_behind_sums(job: str, computing: Sequence[WideBlock], names: set[str]) -> None:
+def _require_nothing_behind_sums(job: str, computing: Sequence[Block], names: set[str]) -> None:
     for block in computing:
         for wait in block.after:
             if wait.distance == 0 and wait.block not in names:
@@ -144,7 +143,7 @@ def _require_nothing_behind_sums(job: str, computing: Sequence[WideBlock], names
                                    "communication inside it, which data parallel training has not; use --emulate")
 
 
-def _accumulating(plan: Plan, job: str, computing: Sequence[WideBlock]) -> tuple[WideBlock | None, int]:
+def _accumulating(plan: Plan, job: str, computing: Sequence[Block]) -> tuple[Block | None, int]:
     """The block of all micro-batches of a step except the last (or ``None``), and the number of micro-batches."""
     share: Any = plan.solver.get("share")
     jobs = share.get("jobs", ()) if isinstance(share, Mapping) else ()
@@ -156,15 +155,14 @@ def _accumulating(plan: Plan, job: str, computing: Sequence[WideBlock]) -> tuple
     return others[0], count
 
 
-def _alone_plan(plan: Plan, rounds: Rounds, job: str, passing: Sequence[WideBlock], count: int) -> Plan:
+def _alone_plan(plan: Plan, rounds: Rounds, job: str, passing: Sequence[Block], count: int) -> Plan:
     """The plan of a step on one device: ``count`` micro-batches in sequence, each in the order of the plan."""
     names = {block.name for block in passing}
     blocks = []
-    for wide in passing:
-        plain = wide.of_class(None)
-        blocks.append(Block(wide.name, wide.kind, (0,), plain.duration, after=tuple(
-            Dependency(wait.block) for wait in plain.after if wait.distance == 0 and wait.block in names)))
-    problem = Problem(job, (Device("all ranks"),), tuple(blocks), time_unit=rounds.wide.time_unit)
+    for block in passing:
+        blocks.append(Block(block.name, block.kind, (0,), block.duration, after=tuple(
+            Dependency(wait.block) for wait in block.after if wait.distance == 0 and wait.block in names)))
+    problem = Problem(job, (Device("all ranks"),), tuple(blocks), time_unit=rounds.origin.time_unit)
     operations: list[Operation] = []
     now = 0.0
     for m in range(count):
@@ -198,7 +196,7 @@ def _order(plan: Plan, job: str, names: Sequence[str]) -> list[str]:
     return found or []
 
 
-def _before(blocks: Sequence[WideBlock]) -> dict[str, set[str]]:
+def _before(blocks: Sequence[Block]) -> dict[str, set[str]]:
     """For each block, the blocks of the same step that end before it starts."""
     graph: nx.DiGraph[str] = nx.DiGraph()
     graph.add_nodes_from(block.name for block in blocks)
@@ -271,9 +269,9 @@ class JobPlan:
         return found
 
 
-def durations_of(blocks: Sequence[WideBlock]) -> dict[str, float]:
+def durations_of(blocks: Sequence[Block]) -> dict[str, float]:
     """The duration of each of a job's blocks, by name; jobs have no classes."""
-    return {block.name: block.duration for block in blocks if not isinstance(block.duration, Mapping)}
+    return {block.name: block.duration for block in blocks}
 
 
 def orders_of(plan: Plan, rank: int) -> dict[int, list[Key]]:
@@ -291,7 +289,7 @@ def keys_of(plan: Plan, rank: int) -> Sequence[tuple[BlockWork, Key]]:
     assert plan.rounds is not None
     for work in plan.program.works(rank):
         assert isinstance(work, BlockWork)
-        job = plan.rounds.wide.blocks[plan.rounds.number[work.block]].job
+        job = plan.rounds.origin.blocks[plan.rounds.origin.index[work.block]].job
         assert job is not None
         found.append((work, (job, work.block, work.micro_batch)))
     return found

@@ -71,6 +71,7 @@ def baseline(name: str, problem: Problem, micro_batches: int) -> Schedule:
         raise ValueError(f"there is no baseline {name!r}, there are {', '.join(BASELINES)}")
     if micro_batches < 1:
         raise ValueError(f"micro_batches is {micro_batches}, it must be at least 1")
+    problem.require_plain()
     operations = time_orders(problem, micro_batches, BASELINES[name].orders(problem, micro_batches))
     schedule = Schedule(problem, micro_batches, operations, makespan_bound=0.0, solver={"name": name},
                         period=steady_period(problem, micro_batches, operations))

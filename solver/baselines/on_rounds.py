@@ -23,12 +23,10 @@ from weft.solver.baselines.lib.base import Row
 from weft.solver.baselines.rivals.round_list import RoundList
 from weft.solver.control.clock import checkpoint
 from weft.solver.judge.validate import validate, violations
-from weft.solver.problem import Number, Problem
+from weft.solver.problem import Block, Number, Problem
+from weft.solver.problem.rounds import Rounds
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.timing import DeadlockError, Orders, time_orders
-from weft.solver.wide.block import WideBlock
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Rounds
 
 
 def known_on_rounds(rounds: Rounds) -> dict[str, Schedule]:
@@ -127,7 +125,7 @@ def _dynapipe(rounds: Rounds) -> Iterator[Callable[[], Orders | None]]:
     """Its cycles of these very micro-batches, with each of the limits."""
     amounts = Amounts.of(rounds.problem)
     (job, classes), = rounds.run.classes.items()
-    any_one = _of_job(rounds.wide, job, lambda block: block.of_class(classes[0]).duration, classes[0])
+    any_one = _of_job(rounds.origin, job, lambda block: block.of_class(classes[0]).duration, classes[0])
 
     def of_each(device: int, block: int, micro_batch: int) -> tuple[int, int]:
         copy, _ = rounds.joined(block, micro_batch)
@@ -142,25 +140,25 @@ def _dynapipe(rounds: Rounds) -> Iterator[Callable[[], Orders | None]]:
 
 
 def _joined(rounds: Rounds, rows: Iterable[Row]) -> list[Row]:
-    """Orders of wide blocks as those of the plain problem in rounds."""
+    """Orders of the origin's blocks as those of the plain problem in rounds."""
     return [[rounds.joined(block, m) for block, m in row] for row in rows]
 
 
 def _merged(name: str, rounds: Rounds, chosen: Mapping[str | None, Problem]) -> Orders:
     """The orders of each job's stand-in, merged if there are several."""
-    numbers = {job: [i for i, block in enumerate(rounds.wide.blocks) if block.job == job] for job in chosen}
+    numbers = {job: [i for i, block in enumerate(rounds.origin.blocks) if block.job == job] for job in chosen}
     if len(chosen) == 1:
         (job, problem), = chosen.items()
         return _joined(rounds, [list(row) for row in
                                 BASELINES[name].orders(problem, len(rounds.run.classes[job]))])
-    keyed: list[list[tuple[float, int, tuple[int, int]]]] = [[] for _ in rounds.wide.devices]
+    keyed: list[list[tuple[float, int, tuple[int, int]]]] = [[] for _ in rounds.origin.devices]
     for job, problem in chosen.items():
         count = len(rounds.run.classes[job])
         operations = time_orders(problem, count, BASELINES[name].orders(problem, count))
         whole = max(operation.end for operation in operations)
         for place, operation in enumerate(sorted(operations, key=lambda entry: (entry.start, entry.end))):
             block = numbers[job][operation.block]
-            for device in rounds.wide.blocks[block].devices:
+            for device in rounds.origin.blocks[block].devices:
                 keyed[device].append((operation.start / whole, place, (block, operation.micro_batch)))
     return _joined(rounds, [[entry for _, _, entry in sorted(row)] for row in keyed])
 
@@ -173,25 +171,26 @@ def stand_ins(rounds: Rounds, job: str | None) -> list[Problem]:
     run = rounds.run
     classes = run.classes[job]
 
-    def mean(block: WideBlock) -> Number:
+    def mean(block: Block) -> Number:
         values = [block.of_class(name).duration for name in classes]
         if len(set(values)) == 1:
             return values[0]
         return float(f"{sum(values) / len(values):.9g}")
 
-    ranked = sorted(classes, key=lambda name: _taken(rounds.wide, job, name))
+    ranked = sorted(classes, key=lambda name: _taken(rounds.origin, job, name))
     likely = dict.fromkeys([ranked[-1], ranked[len(ranked) // 2], ranked[0]])
-    return [_of_job(rounds.wide, job, mean, name) for name in likely]
+    return [_of_job(rounds.origin, job, mean, name) for name in likely]
 
 
-def _taken(wide: WideProblem, job: str | None, name: str | None) -> float:
+def _taken(problem: Problem, job: str | None, name: str | None) -> float:
     """The memory that a micro-batch takes on all devices, workspace included."""
-    return sum(max(amount, 0) for block in wide.blocks if block.job == job
+    return sum(max(amount, 0) for block in problem.blocks if block.job == job
                for plain in [block.of_class(name)] for amount in (*plain.memory, *plain.workspace))
 
 
-def _of_job(wide: WideProblem, job: str | None, duration: Callable[[WideBlock], Number], name: str | None) -> Problem:
+def _of_job(problem: Problem, job: str | None, duration: Callable[[Block], Number], name: str | None) -> Problem:
     """The blocks of ``job`` of class ``name``, with other durations."""
-    blocks = tuple(replace(block.of_class(name), duration=duration(block)) for block in wide.blocks if block.job == job)
-    return Problem(wide.name, wide.devices, blocks, wide.links, wide.time_unit, wide.memory_unit)
+    own = (block for block in problem.blocks if block.job == job)
+    return replace(problem, model=None, blocks=tuple(
+        replace(block.of_class(name), duration=duration(block)) for block in own))
 

@@ -17,10 +17,10 @@ from weft.solver.cpsat.budget import Budget
 from weft.solver.orders.climb import judged
 from weft.solver.orders.local_search import LocalSearch
 from weft.solver.problem import Problem, ProblemError
+from weft.solver.problem.rounds import Rounds
 from weft.solver.schedule import Schedule
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import DeadlockError, Orders
-from weft.solver.wide.run import Rounds
 
 #: The number of neighbours that the order is carried to at a time, from which the best ones are taken first.
 _AT_ONCE = 8
@@ -133,7 +133,7 @@ def _ranks(best: Schedule, of: Rounds, rounds: Rounds) -> dict[_Place, float]:
     known: dict[tuple[str, int], float] = {}
     for operation in best.operations:
         block, m = of.apart(operation.block, operation.micro_batch)
-        known[of.wide.blocks[block].name, m] = operation.start
+        known[of.origin.blocks[block].name, m] = operation.start
     problem = rounds.problem
     later: list[list[int]] = [[] for _ in problem.blocks]
     for producer, consumer, wait in problem.dependencies():
@@ -142,9 +142,9 @@ def _ranks(best: Schedule, of: Rounds, rounds: Rounds) -> dict[_Place, float]:
     ranks: dict[_Place, float] = {}
     for block in reversed(problem.topological_order):
         for m in range(rounds.run.rounds):
-            wide, number = rounds.apart(block, m)
+            copied, number = rounds.apart(block, m)
             following = min((ranks[after, m] for after in later[block]), default=math.inf)
-            ranks[block, m] = known.get((rounds.wide.blocks[wide].name, number), following)
+            ranks[block, m] = known.get((rounds.origin.blocks[copied].name, number), following)
     for block in problem.topological_order:
         for after in later[block]:
             for m in range(rounds.run.rounds):

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Protocol
 
-from weft.solver.wide.block import Options
-from weft.solver.wide.run import Rounds
+from weft.solver.problem import Options
+from weft.solver.problem.rounds import Rounds
 
 
 class ChoiceNode(Protocol):

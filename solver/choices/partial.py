@@ -12,9 +12,8 @@ from itertools import combinations
 
 from weft.solver.choices.node import ChoiceNode
 from weft.solver.choices.relaxed.bounds import bound_of, load_bound
-from weft.solver.wide.block import Options
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Rounds, Run
+from weft.solver.problem import Options, Problem
+from weft.solver.problem.rounds import Rounds, Run
 
 #: The number of choices for which the rise of the bound is tested; of more, those whose options differ most in work.
 _TRIED = 6
@@ -28,7 +27,7 @@ class Partial:
     Nodes of one tree share the bounds ``seen`` so far, by options.
     """
 
-    def __init__(self, problem: WideProblem, run: Run, objective: str, options: Options | None = None,
+    def __init__(self, problem: Problem, run: Run, objective: str, options: Options | None = None,
                  least: float = 0.0, seen: dict[Key, float] | None = None) -> None:
         self.whole = problem
         self.run = run
@@ -38,7 +37,7 @@ class Partial:
         self.seen: dict[Key, float] = {} if seen is None else seen
 
     @cached_property
-    def problem(self) -> WideProblem:
+    def problem(self) -> Problem:
         """The problem left."""
         return self.whole.under(self.options)
 
@@ -106,7 +105,7 @@ class Partial:
 MOST_LOOKS = 16
 
 
-def first_looks(problem: WideProblem) -> Iterator[dict[str, str]]:
+def first_looks(problem: Problem) -> Iterator[dict[str, str]]:
     """All assignments if they are few; otherwise those that take the first, the second ... option of every choice."""
     if problem.assignment_count <= MOST_LOOKS:
         yield from problem.assignments

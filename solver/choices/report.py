@@ -10,12 +10,12 @@ from typing import Any
 from weft.solver.choices.partial import Partial
 from weft.solver.choices.tree import Tree
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
+from weft.solver.problem import Options, Problem
+from weft.solver.problem.block import holds, options_text
 from weft.solver.schedule import Schedule
-from weft.solver.wide.block import Options, holds, options_text
-from weft.solver.wide.problem import WideProblem
 
 
-def result_of(tree: Tree, problem: WideProblem) -> Schedule:
+def result_of(tree: Tree, problem: Problem) -> Schedule:
     """The best schedule of ``problem``. Raises :class:`~weft.solver.feasibility.infeasible.Infeasible` if no assignment
     has one, its subclass ``NoneFound`` if that is open."""
     leader = tree.leader
@@ -32,7 +32,7 @@ def result_of(tree: Tree, problem: WideProblem) -> Schedule:
                             **({"stopped": faults} if faults else {}))
 
 
-def options_of(tree: Tree, problem: WideProblem) -> list[Mapping[str, Any]]:
+def options_of(tree: Tree, problem: Problem) -> list[Mapping[str, Any]]:
     """For each option: the bound on the best schedule with it (``bound``; ``None``: it has none), and the best found
     (``makespan``, or another objective; ``None``: none was found)."""
     assert tree.leader is not None
@@ -63,7 +63,7 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _none(tree: Tree, problem: WideProblem) -> Exception:
+def _none(tree: Tree, problem: Problem) -> Exception:
     """Why there is no schedule."""
     leaves = list(tree.leaves.values())
     open_leaf = next((leaf for leaf in leaves if leaf.search is not None and math.isfinite(leaf.bound)), None)

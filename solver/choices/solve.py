@@ -1,6 +1,6 @@
 """The best schedule of a problem with choices, jobs, or unequal micro-batches: the one entry point.
 
-Jobs and classes make a plain problem of rounds (:mod:`weft.solver.wide.run`), choices a tree of them
+Jobs and classes make a plain problem of rounds (:mod:`weft.solver.problem.rounds`), choices a tree of them
 (:mod:`weft.solver.choices.tree`); without choices the tree is one leaf, the plain search.
 """
 
@@ -13,14 +13,14 @@ from weft.solver.choices.partial import Partial
 from weft.solver.choices.report import result_of
 from weft.solver.choices.tree import Tree
 from weft.solver.cpsat.budget import Budget
+from weft.solver.problem import Problem
+from weft.solver.problem.rounds import Counted, Run
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Limits, Progress, budget_of
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Counted, Run
 
 
-def solve_wide(
-    problem: WideProblem,
+def solve_run(
+    problem: Problem,
     micro_batches: Run | Counted | Mapping[str, Counted],
     *,
     ratio: Mapping[str, int] | None = None,
@@ -30,9 +30,9 @@ def solve_wide(
 ) -> Schedule:
     """The best schedule found over all assignments of the ``problem``'s choices, with a lower bound proven over all.
 
-    ``micro_batches`` is a run, or an argument of :meth:`~weft.solver.wide.run.Run.of` (a number, the class of each, or
-    one of these for each job, in rounds of ``ratio``). ``objective``, ``on_progress`` and ``limits`` are those of
-    :func:`weft.solver.step.search.solve`; a rate is the time per round.
+    ``micro_batches`` is a run, or an argument of :meth:`~weft.solver.problem.rounds.Run.of` (a number, the class of
+    each, or one of these for each job, in rounds of ``ratio``). ``objective``, ``on_progress`` and ``limits`` are those
+    of :func:`weft.solver.step.search.solve`; a rate is the time per round.
 
     The schedule is that of a plain problem; its ``choices`` are the options taken, its ``rounds`` say what a
     micro-batch of it is (``None``: one of the problem's own). ``solver["options"]`` has for each option the bound on
@@ -44,7 +44,7 @@ def solve_wide(
     :class:`~weft.solver.problem.ProblemError` for an invalid run, and ``ValueError`` for numbers out of range and an
     invalid objective.
     """
-    budget = budget_of("solve_wide", limits)
+    budget = budget_of("solve_run", limits)
     run = micro_batches if isinstance(micro_batches, Run) else Run.of(problem, micro_batches, ratio)
     tree = tree_of(problem, run, budget, objective, on_progress)
     with budget.kept(lambda: tree.leader is not None):
@@ -52,7 +52,7 @@ def solve_wide(
     return result_of(tree, problem)
 
 
-def tree_of(problem: WideProblem, run: Run, budget: Budget, objective: str = "makespan",
+def tree_of(problem: Problem, run: Run, budget: Budget, objective: str = "makespan",
             on_progress: Callable[[Progress], None] = lambda _: None) -> Tree:
-    """The search of :func:`solve_wide`, for a caller with a ``budget`` of its own."""
+    """The search of :func:`solve_run`, for a caller with a ``budget`` of its own."""
     return Tree(Partial(problem, run, objective), budget, objective, on_progress)

@@ -17,11 +17,11 @@ from weft.solver.choices.partial import Partial
 from weft.solver.cpsat.budget import Budget
 from weft.solver.orders.climb import Climb, Decided
 from weft.solver.portfolio import Candidate, Parts, Portfolio
-from weft.solver.problem import ProblemError
+from weft.solver.problem import Options, ProblemError
+from weft.solver.problem.block import options_text
+from weft.solver.problem.rounds import Rounds
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Progress
-from weft.solver.wide.block import Options, options_text
-from weft.solver.wide.run import Rounds
 
 #: Seconds of a leaf's first slice; each later one is twice as long.
 _FIRST_SLICE = 0.25

@@ -27,10 +27,19 @@ from typing import Any, TypeVar
 from weft.solver.io.entries import Entry, FormatError, named, number, read_json, require_format, show
 from weft.solver.io.writing import write_atomically
 from weft.solver.model_facts import ModelFacts, StageFacts, TieFacts
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Number, Problem, ProblemError
+from weft.solver.problem import (
+    Amounts,
+    Block,
+    BlockKind,
+    Dependency,
+    Device,
+    Link,
+    Number,
+    Problem,
+    ProblemError,
+    per_class,
+)
 from weft.solver.spelling import near
-from weft.solver.wide.block import WideBlock, WideDependency
-from weft.solver.wide.problem import WideProblem
 
 Value = TypeVar("Value")
 
@@ -38,13 +47,8 @@ PROBLEM_FORMAT = "weft.problem/1"
 
 
 def load_problem(path: str | os.PathLike[str]) -> Problem:
-    """Read a ``weft.problem/1`` file of a plain problem. Raises :class:`FormatError`."""
+    """Read a ``weft.problem/1`` file. Raises :class:`FormatError`."""
     return problem_from_json(read_json(path), os.fspath(path))
-
-
-def load_any_problem(path: str | os.PathLike[str]) -> Problem | WideProblem:
-    """Read a ``weft.problem/1`` file, plain or not. Raises :class:`FormatError`."""
-    return any_problem_from_json(read_json(path), os.fspath(path))
 
 
 def save_problem(problem: Problem, path: str | os.PathLike[str]) -> None:
@@ -55,7 +59,7 @@ def save_problem(problem: Problem, path: str | os.PathLike[str]) -> None:
 # -- problems ----------------------------------------------------------------------------------------------------
 
 
-def problem_to_json(problem: Problem | WideProblem) -> dict[str, Any]:
+def problem_to_json(problem: Problem) -> dict[str, Any]:
     """The ``weft.problem/1`` object of ``problem``."""
     devices = problem.devices
     result: dict[str, Any] = {
@@ -70,7 +74,7 @@ def problem_to_json(problem: Problem | WideProblem) -> dict[str, Any]:
     if problem.links:
         result["links"] = [{"name": link.name, "source": devices[link.source].name,
                             "target": devices[link.target].name} for link in problem.links]
-    if isinstance(problem, WideProblem) and problem.choices:
+    if problem.choices:
         result["choices"] = {choice: list(options) for choice, options in problem.choices.items()}
     result["blocks"] = list(map(_block_to_json, problem.blocks))
     if problem.model is not None:
@@ -78,16 +82,9 @@ def problem_to_json(problem: Problem | WideProblem) -> dict[str, Any]:
     return result
 
 
-def problem_from_json(value: Any, where: str = "problem") -> Problem:
-    """The plain problem of a ``weft.problem/1`` object; ``where`` (a file name) leads every error message."""
-    found = any_problem_from_json(value, where)
-    if isinstance(found, WideProblem):
-        raise FormatError(f"{where}: has choices, jobs or classes, and only a plain problem is read here")
-    return found
-
-
-def any_problem_from_json(value: Any, where: str = "problem", *, wide: bool = False) -> Problem | WideProblem:
-    """The problem of a ``weft.problem/1`` object, plain if nothing in it is open, unless ``wide`` is set."""
+def problem_from_json(value: Any, where: str = "problem", *, jobs: bool = False) -> Problem:
+    """The problem of a ``weft.problem/1`` object; ``where`` (a file name) leads every error message. A single job is
+    left out of what is plain, unless ``jobs`` is set."""
     entry = Entry(value, where)
     require_format(entry, PROBLEM_FORMAT)
     entry.allow("format", "name", "time_unit", "memory_unit", "devices", "links", "choices", "blocks", "model")
@@ -98,14 +95,8 @@ def any_problem_from_json(value: Any, where: str = "problem", *, wide: bool = Fa
     facts = facts_from_json(entry.child("model"), (block.name for block in blocks)) if entry.has("model") else None
     name, units = entry.text("name"), (entry.text("time_unit"), entry.text("memory_unit"))
     with naming(where):
-        if not wide and not entry.has("choices") and all(map(_is_plain, blocks)):
-            return Problem(name, devices, tuple(block.of_class(None) for block in blocks), links, *units, facts)
-        found = WideProblem(name, devices, blocks, links, _choices(entry), *units, facts)
-        return found.plain() if found.is_plain and not wide else found
-
-
-def _is_plain(block: WideBlock) -> bool:
-    return block.job is None and not block.when and not block.classes and not any(wait.when for wait in block.after)
+        found = Problem(name, devices, blocks, links, *units, facts, _choices(entry))
+        return found.plain() if found.jobs and found.is_plain and not jobs else found
 
 
 def _choices(entry: Entry) -> dict[str, tuple[str, ...]]:
@@ -138,7 +129,7 @@ def _link(entry: Entry, devices: Mapping[str, int]) -> Link:
         return Link(entry.text("name"), *ends)
 
 
-def _block(entry: Entry) -> WideBlock:
+def _block(entry: Entry) -> Block:
     entry.allow("name", "kind", "devices", "duration", "memory", "workspace", "after", "when", "job")
     kind = entry.text("kind")
     if kind not in set(BlockKind):
@@ -156,20 +147,22 @@ def _block(entry: Entry) -> WideBlock:
         return tuple(number(item, where) for item in values)
 
     with naming(entry.where):
-        return WideBlock(
-            entry.text("name"), BlockKind(kind), tuple(devices), _per_class(entry, "duration", number),
-            _per_class(entry, "memory", amounts), _per_class(entry, "workspace", amounts, ()),
-            tuple(map(_wait, entry.list("after", text_as="block"))), _when(entry),
-            entry.text("job") if entry.has("job") else None)
+        return Block(
+            entry.text("name"), BlockKind(kind), tuple(devices), **per_class(
+                duration=_each(entry, "duration", number), memory=_each(entry, "memory", amounts),
+                workspace=_each(entry, "workspace", amounts, ())),
+            after=tuple(map(_wait, entry.list("after", text_as="block"))), when=_when(entry),
+            job=entry.text("job") if entry.has("job") else None)
 
 
-def _wait(entry: Entry) -> WideDependency:
+def _wait(entry: Entry) -> Dependency:
     entry.allow("block", "lag", "link", "distance", "when")
     link = entry.text("link") if entry.get("link", None) is not None else None
     distance = entry.get("distance", 0)
     if not isinstance(distance, int) or isinstance(distance, bool):
         raise FormatError(f"{entry.where}: distance is {show(distance)}, it must be a whole number")
-    return WideDependency(entry.text("block"), _per_class(entry, "lag", number, 0), link, distance, _when(entry))
+    return Dependency(entry.text("block"), link=link, distance=distance, when=_when(entry),
+                      **per_class(lag=_each(entry, "lag", number, 0)))
 
 
 def _when(entry: Entry) -> Mapping[str, str]:
@@ -182,8 +175,8 @@ def _when(entry: Entry) -> Mapping[str, str]:
     return found.value
 
 
-def _per_class(entry: Entry, field: str, read: Callable[[Any, str], Value], *default: Value
-               ) -> Value | Mapping[str, Value]:
+def _each(entry: Entry, field: str, read: Callable[[Any, str], Value], *default: Value) -> Value | Mapping[str, Value]:
+    """One value, or one for each class."""
     if default and not entry.has(field):
         return default[0]
     value, where = entry.get(field), f"{entry.where}: {field}"
@@ -194,41 +187,41 @@ def _per_class(entry: Entry, field: str, read: Callable[[Any, str], Value], *def
     return {name: read(item, f"{where}: {name}") for name, item in value.items()}
 
 
-def _block_to_json(block: Block | WideBlock) -> dict[str, Any]:
+def _block_to_json(block: Block) -> dict[str, Any]:
     result: dict[str, Any] = {"name": block.name, "kind": str(block.kind), "devices": list(block.devices),
-                              "duration": _each(block.duration, lambda value: value),
-                              "memory": _each(block.memory, _amounts_to_json)}
-    if any(block.workspace) if isinstance(block, Block) else block.workspace:
-        result["workspace"] = _each(block.workspace, _amounts_to_json)
-    if isinstance(block, WideBlock):
-        if block.when:
-            result["when"] = dict(block.when)
-        if block.job is not None:
-            result["job"] = block.job
+                              "duration": block.by_class.get("duration", block.duration),
+                              "memory": _amounts_to_json(block, "memory")}
+    if any(block.workspace) or "workspace" in block.by_class:
+        result["workspace"] = _amounts_to_json(block, "workspace")
+    if block.when:
+        result["when"] = dict(block.when)
+    if block.job is not None:
+        result["job"] = block.job
     result["after"] = list(map(_wait_to_json, block.after))
     return result
 
 
-def _wait_to_json(wait: Dependency | WideDependency) -> str | dict[str, Any]:
+def _wait_to_json(wait: Dependency) -> str | dict[str, Any]:
     result: dict[str, Any] = {"block": wait.block}
-    if wait.lag:
-        result["lag"] = _each(wait.lag, lambda value: value)
+    if wait.lag or wait.by_class:
+        result["lag"] = wait.by_class.get("lag", wait.lag)
     if wait.link is not None:
         result["link"] = wait.link
     if wait.distance:
         result["distance"] = wait.distance
-    if isinstance(wait, WideDependency) and wait.when:
+    if wait.when:
         result["when"] = dict(wait.when)
     return wait.block if len(result) == 1 else result
 
 
-def _each(value: Value | Mapping[str, Value], shown: Callable[[Value], Any]) -> Any:
-    return {name: shown(item) for name, item in value.items()} if isinstance(value, Mapping) else shown(value)
+def _amounts_to_json(block: Block, label: str) -> Any:
+    """A single number if it is the same on all devices; for each class if they differ."""
+    def shown(amounts: Amounts) -> Number | list[Number]:
+        return list(amounts) if len(set(amounts)) > 1 else amounts[0] if amounts else 0
 
-
-def _amounts_to_json(amounts: tuple[Number, ...]) -> Number | list[Number]:
-    """A single number if it is the same on all devices."""
-    return list(amounts) if len(set(amounts)) > 1 else amounts[0] if amounts else 0
+    if label in block.by_class:
+        return {name: shown(amounts) for name, amounts in block.by_class[label].items()}
+    return shown(getattr(block, label))
 
 
 @contextlib.contextmanager

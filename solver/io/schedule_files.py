@@ -2,8 +2,8 @@
 
 In a file with jobs, or with micro-batches that differ, operations have the names of the problem's blocks and the
 numbers of their jobs' micro-batches; its :class:`~weft.solver.schedule.Schedule` is one of rounds
-(:mod:`weft.solver.wide.run`), as are its period and repetend in the file. The number of rounds is in the file if more
-and shorter rounds are possible.
+(:mod:`weft.solver.problem.rounds`), as are its period and repetend in the file. The number of rounds is in the file if
+more and shorter rounds are possible.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ from dataclasses import replace
 from typing import Any
 
 from weft.solver.io.entries import Entry, FormatError, named, number, read_json, require_format, show
-from weft.solver.io.problem_files import any_problem_from_json, naming, problem_to_json
+from weft.solver.io.problem_files import naming, problem_from_json, problem_to_json
 from weft.solver.io.provenance import check_provenance
 from weft.solver.io.writing import write_atomically
 from weft.solver.problem import Number, Problem
+from weft.solver.problem.rounds import Rounds, Run
 from weft.solver.schedule import Operation, Repetend, Schedule
 from weft.solver.spelling import near
 from weft.solver.values import require_name
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Rounds, Run
 
 SCHEDULE_FORMAT = "weft.schedule/1"
 #: Up to this number, micro-batches may exceed the operations.
@@ -65,7 +64,7 @@ def schedule_to_json(schedule: Schedule, *, operations: bool = True) -> dict[str
     repetend, rounds = schedule.repetend, schedule.rounds
     return {
         "format": SCHEDULE_FORMAT,
-        "problem": problem_to_json(schedule.problem if rounds is None else rounds.wide),
+        "problem": problem_to_json(schedule.problem if rounds is None else rounds.origin),
         **({"choices": dict(schedule.choices)} if schedule.choices else {}),
         "micro_batches": schedule.micro_batches if rounds is None else rounds.run.to_json(),
         **({} if rounds is None or rounds.run.rounds == _most_rounds(rounds) else {"rounds": rounds.run.rounds}),
@@ -84,12 +83,12 @@ def schedule_to_json(schedule: Schedule, *, operations: bool = True) -> dict[str
 
 def _most_rounds(rounds: Rounds) -> int:
     """The number of rounds that a reader assumes if the file states none."""
-    return Run.of(rounds.wide, rounds.run.to_json()).rounds
+    return Run.of(rounds.origin, rounds.run.to_json()).rounds
 
 
 def _operations_to_json(schedule: Schedule) -> Iterator[dict[str, Any]]:
     rounds = schedule.rounds
-    names = [block.name for block in (schedule.problem if rounds is None else rounds.wide).blocks]
+    names = [block.name for block in (schedule.problem if rounds is None else rounds.origin).blocks]
     for block, m, start, end in schedule.operations:
         i, number = (block, m) if rounds is None else rounds.apart(block, m)
         yield {"block": names[i], "micro_batch": number, "start": start, "end": end}
@@ -106,12 +105,13 @@ def schedule_from_json(value: Any, where: str = "schedule") -> Schedule:
     entry.allow("format", "problem", "choices", "micro_batches", "rounds", "operations", "makespan", "makespan_bound",
                 "period", "period_bound", "repetend", "peak_memory", "status", "solver")
     # With rounds, equal micro-batches are distinguished too.
-    problem = any_problem_from_json(entry.get("problem"), f"{where}: problem", wide=entry.has("rounds"))
+    problem = problem_from_json(entry.get("problem"), f"{where}: problem", jobs=entry.has("rounds"))
     solver = check_provenance(entry.get("solver"), len(problem.devices), f"{where}: solver")
     _check_derived_fields(entry, len(problem.devices))
     listed = list(entry.list("operations"))
-    rounds = None if isinstance(problem, Problem) else rounds_from_json(entry, problem, len(listed))
-    plain = problem if isinstance(problem, Problem) else _plain(rounds, f"{where}: problem")
+    rounds = None if problem.is_plain and not entry.has("rounds") else rounds_from_json(entry, problem, len(listed))
+    with naming(f"{where}: problem"):
+        plain = problem if rounds is None else rounds.problem
     return Schedule(
         problem=plain,
         micro_batches=_micro_batches(entry, len(listed)) if rounds is None else rounds.run.rounds,
@@ -136,7 +136,7 @@ def _choices(entry: Entry) -> dict[str, str]:
     return dict(taken.value)
 
 
-def rounds_from_json(entry: Entry, problem: WideProblem, operations: int) -> Rounds:
+def rounds_from_json(entry: Entry, problem: Problem, operations: int) -> Rounds:
     """The rounds of ``problem`` by ``micro_batches`` in ``entry``, in a file with ``operations`` operations. Raises
     :class:`FormatError`."""
     for choice, options in problem.choices.items():
@@ -173,12 +173,6 @@ def _counted(value: Any, where: str) -> int | list[str]:
                       "each micro-batch")
 
 
-def _plain(rounds: Rounds | None, where: str) -> Problem:
-    assert rounds is not None
-    with naming(where):
-        return rounds.problem
-
-
 def _micro_batches(entry: Entry, operations: int) -> int:
     """A small number of missing operations is reported one by one; no tables are allocated for a billion."""
     count = entry.count("micro_batches", minimum=1)
@@ -198,7 +192,7 @@ def _positive(entry: Entry, field: str) -> Number | None:
 def _operation(entry: Entry, problem: Problem, rounds: Rounds | None) -> Operation:
     entry.allow("block", "micro_batch", "start", "end")
     name, m = entry.text("block"), entry.count("micro_batch")
-    known = problem.index if rounds is None else rounds.number
+    known = problem.index if rounds is None else rounds.origin.index
     if name not in known:
         raise FormatError(f"{entry.where}: block: there is no block named {named(name)}{near(name, known)}")
     block, number_ = (known[name], m) if rounds is None else rounds.joined(known[name], m)

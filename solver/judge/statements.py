@@ -16,8 +16,8 @@ of these operations; a bound is verified if a simple independent argument gives 
   Without a repetend it is the one interval at which blocks start in the middle third of the makespan; it stays open
   if there is none.
 
-For a schedule in rounds (:mod:`weft.solver.wide.run`) all of this is about rounds: a period and a repetend are of the
-plain problem whose micro-batches are the rounds.
+For a schedule in rounds (:mod:`weft.solver.problem.rounds`) all of this is about rounds: a period and a repetend are of
+the plain problem whose micro-batches are the rounds.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ The rules:
 - the schedule's statements about itself (bounds, period, repetend) are true, as far as
   :mod:`weft.solver.judge.statements` can decide.
 
-A schedule in rounds is judged in terms of its jobs, classes and micro-batches (:mod:`weft.solver.judge.wide_rules`),
+A schedule in rounds is judged in terms of its jobs, classes and micro-batches (:mod:`weft.solver.judge.run_rules`),
 and, if no fault is found there, also as a schedule of the plain problem of rounds. Whether the problem is the one of
 the options taken is for :mod:`weft.solver.judge.choice_rules`, as the other options are not part of a schedule.
 
@@ -39,8 +39,8 @@ from weft.solver.judge.columns import Columns
 from weft.solver.judge.memory_rule import levels_on, scaled_room
 from weft.solver.judge.order_rules import check_all
 from weft.solver.judge.statements import StatementVerdict, judge_statements
+from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
-from weft.solver.wide.problem import WideProblem
 
 #: From this many operations on, the absence of faults is checked for all of them at once, if possible
 #: (:mod:`weft.solver.judge.columns`).
@@ -56,7 +56,7 @@ class InvalidSchedule(ValueError):
 
 
 def validate(schedule: Schedule, *, capacities: bool = True, in_turn: bool = True,
-             whole: WideProblem | None = None) -> None:
+             whole: Problem | None = None) -> None:
     """Raise :class:`InvalidSchedule` unless ``schedule`` keeps every rule.
 
     ``capacities=False`` leaves out the devices' memory: to judge what a schedule needs, not whether it fits.
@@ -105,11 +105,14 @@ def _violations(schedule: Schedule, capacities: bool, in_turn: bool) -> Iterator
     if not isinstance(n, int) or n < 1:
         yield f"micro_batches is {n!r}, a schedule has at least one"
         return
+    if not schedule.problem.is_plain:
+        yield "the problem has choices, jobs or classes, a schedule's operations are those of a plain one"
+        return
     if schedule.rounds is not None:
-        from weft.solver.judge.wide_rules import wide_violations
+        from weft.solver.judge.run_rules import run_violations
 
         broken = False
-        for fault in wide_violations(schedule, capacities=capacities, in_turn=in_turn):
+        for fault in run_violations(schedule, capacities=capacities, in_turn=in_turn):
             broken = True
             yield fault
         if broken:  # the same fault in rounds would be reported twice

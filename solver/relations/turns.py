@@ -1,6 +1,6 @@
 """The micro-batches of a round as those of one problem.
 
-In a round of several micro-batches (:mod:`weft.solver.wide.run`) each has blocks of its own, which may differ in
+In a round of several micro-batches (:mod:`weft.solver.problem.rounds`) each has blocks of its own, which may differ in
 duration, and the blocks of all micro-batches run in turn. With one block for all of these, which waits for what each of
 them waits for, for the least of their times, every schedule of the rounds keeps what this one problem asks for, its
 micro-batches counted through all rounds.

@@ -7,13 +7,11 @@ problems, rounds, orders or bounds: jobs, classes, lanes and memory are read off
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from weft.solver.problem import Block, Number, Problem
-from weft.solver.wide.block import WideBlock
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Run
+from weft.solver.problem.rounds import Run
 
 #: Larger problems take too long: states that are walked through.
 _MOST_STATES = 200_000
@@ -34,7 +32,7 @@ class _Operation:
     holds: tuple[tuple[int, Number, Number], ...]
 
 
-def least_over_assignments(problem: WideProblem, run: Run) -> tuple[int | None, dict[str, str] | None]:
+def least_over_assignments(problem: Problem, run: Run) -> tuple[int | None, dict[str, str] | None]:
     """The least makespan over all assignments, and one that has it; None where nothing fits."""
     found: tuple[int | None, dict[str, str] | None] = (None, None)
     for options in problem.assignments:
@@ -44,20 +42,20 @@ def least_over_assignments(problem: WideProblem, run: Run) -> tuple[int | None, 
     return found
 
 
-def least_makespan(problem: Problem | WideProblem, run: Run) -> int | None:
+def least_makespan(problem: Problem, run: Run) -> int | None:
     """The least makespan of ``problem``, which has no choices; None where no schedule fits. No links."""
     return _Walk(problem, run).least()
 
 
 class _Walk:
-    def __init__(self, problem: Problem | WideProblem, run: Run) -> None:
+    def __init__(self, problem: Problem, run: Run) -> None:
         owners = {device.name: d for d, device in enumerate(problem.devices)}
         self.pool = [d if device.lane_of is None else owners[device.lane_of]
                      for d, device in enumerate(problem.devices)]
         self.room = [device.memory for device in problem.devices]
-        blocks: Sequence[Block | WideBlock] = problem.blocks
+        blocks = problem.blocks
         self.operations = [self._operation(i, block, m, name) for i, block in enumerate(blocks)
-                           for m, name in enumerate(run.classes[_job_of(block)])]
+                           for m, name in enumerate(run.classes[block.job])]
         number = {(op.block, op.micro_batch): i for i, op in enumerate(self.operations)}
         names = {block.name: i for i, block in enumerate(blocks)}
         #: Per operation: which others must have ended how long ago, and which must have started.
@@ -69,22 +67,21 @@ class _Walk:
                 assert wait.link is None
                 before = number.get((names[wait.block], op.micro_batch - wait.distance))
                 if before is not None:
-                    name = run.classes[_job_of(block)][op.micro_batch - wait.distance]
-                    lag = wait.lag if isinstance(wait.lag, (int, float)) else wait.lag[str(name)]
+                    name = run.classes[block.job][op.micro_batch - wait.distance]
+                    lag = wait.by_class["lag"][str(name)] if wait.by_class else wait.lag
                     self.waits[i].append((before, int(lag)))
         self.oldest = [op.duration + max([0, *(lag for waits in self.waits for before, lag in waits if before == i)])
                        for i, op in enumerate(self.operations)]
 
-    def _operation(self, i: int, block: Block | WideBlock, m: int, name: str | None) -> _Operation:
-        def of(value: object) -> object:
-            return value[str(name)] if isinstance(value, dict) else value
+    def _operation(self, i: int, block: Block, m: int, name: str | None) -> _Operation:
+        def of(label: str) -> object:
+            return block.by_class[label][str(name)] if label in block.by_class else getattr(block, label)
 
-        memory, space = of(block.memory), of(block.workspace)
+        memory, space = of("memory"), of("workspace")
         assert isinstance(memory, tuple) and isinstance(space, tuple)
-        memory, space = (list(amounts) or [0] for amounts in (memory, space))
         count = len(block.devices)
         memory, space = (amounts * count if len(amounts) == 1 else amounts for amounts in (memory, space))
-        duration = of(block.duration)
+        duration = of("duration")
         assert isinstance(duration, int)
         holds = tuple((self.pool[d], max(change, 0) + held, max(-change, 0) + held)
                       for d, change, held in zip(block.devices, memory, space, strict=True))
@@ -136,7 +133,3 @@ class _Walk:
             for pool, take, give in op.holds:
                 level[pool] = level.get(pool, 0) + (take if age >= 0 else 0) - (give if age >= op.duration else 0)
         return all(room is None or level.get(pool, 0) <= room for pool, room in enumerate(self.room))
-
-
-def _job_of(block: Block | WideBlock) -> str | None:
-    return block.job if isinstance(block, WideBlock) else None

@@ -16,16 +16,15 @@ from tests.support.wide_mutations import MUTATIONS, Mutation
 from tests.support.wide_schedules import Drawn, drawn_schedule, held
 from weft.app.lib.judged import verdict
 from weft.solver import BlockKind, Device, Infeasible, Repetend, Schedule, time_orders
-from weft.solver.choices.solve import solve_wide
+from weft.solver.choices.solve import solve_run
 from weft.solver.io.entries import FormatError
 from weft.solver.io.schedule_files import load_schedule, save_schedule, schedule_from_json, schedule_to_json
 from weft.solver.judge.choice_rules import violations_of_choice
 from weft.solver.judge.claims import judge_claims
+from weft.solver.judge.run_rules import run_operations
 from weft.solver.judge.validate import peaks, violations
-from weft.solver.judge.wide_rules import wide_operations
-from weft.solver.wide.block import WideBlock
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Rounds, Run
+from weft.solver.problem import Block, Problem, per_class
+from weft.solver.problem.rounds import Rounds, Run
 
 SEEDS = st.integers(0, 10**6)
 
@@ -71,15 +70,15 @@ def test_files_are_read_as_they_were_written(seed: int) -> None:
     assert schedule_from_json(value) == schedule
     if schedule.rounds is not None:  # what the judge takes operations for is what stands in the file
         stated = [(o["block"], o["micro_batch"], o["start"], o["end"]) for o in value["operations"]]
-        names = [block.name for block in schedule.rounds.wide.blocks]
-        assert sorted(stated) == sorted((names[i], *further) for i, *further in wide_operations(schedule))
+        names = [block.name for block in schedule.rounds.origin.blocks]
+        assert sorted(stated) == sorted((names[i], *further) for i, *further in run_operations(schedule))
 
 
 @for_all(SEEDS, st.sampled_from(["makespan", "span"]), tries=25)
 def test_what_the_search_gives_is_valid_and_its_file_true(seed: int, objective: str) -> None:
     whole = drawn_schedule(seed).whole
     try:
-        found = solve_wide(whole, drawn_run(whole, seed), objective=objective, effort=0.02)
+        found = solve_run(whole, drawn_run(whole, seed), objective=objective, effort=0.02)
     except Infeasible:  # other micro-batches than those that it has just the memory for; or none found by this effort
         return
     assert faults(Drawn(found, whole)) == []
@@ -95,8 +94,9 @@ def test_what_the_search_gives_is_valid_and_its_file_true(seed: int, objective: 
 def two_jobs() -> Schedule:
     """Three rounds of two micro-batches of one job and one of another, every round 8 after the one before."""
     device = Device("gpu")
-    wide = WideProblem("two", (device,), (WideBlock("a", BlockKind.OTHER, (0,), {"s": 1, "l": 3}, (0,), job="one"),
-                                          WideBlock("b", BlockKind.OTHER, (0,), 4, (0,), job="two")))
+    wide = Problem("two", (device,), (
+        Block("a", BlockKind.OTHER, (0,), **per_class(duration={"s": 1, "l": 3}), job="one"),
+        Block("b", BlockKind.OTHER, (0,), 4, job="two")))
     rounds = Rounds(wide, Run.of(wide, {"one": ["s", "l"] * 3, "two": 3}))
     row = [(i, m) for m in range(3) for i in range(3)]
     return Schedule(rounds.problem, 3, time_orders(rounds.problem, 3, [row]), 24.0, 8.0, 8.0, Repetend(0, 3),
@@ -115,7 +115,7 @@ def test_period_and_repetend_are_of_rounds(two_jobs: Schedule, tmp_path: Path) -
 
 def test_rounds_that_could_be_shorter_stand_in_the_file(two_jobs: Schedule) -> None:
     assert two_jobs.rounds is not None
-    wide = two_jobs.rounds.wide
+    wide = two_jobs.rounds.origin
     rounds = Rounds(wide, Run.of(wide, {"one": ["s", "l"] * 6, "two": 6}, {"one": 4, "two": 2}))
     row = [(i, m) for m in range(3) for i in (0, 2, 1, 3, 4, 5)]
     schedule = Schedule(rounds.problem, 3, time_orders(rounds.problem, 3, [row]), 0.0, rounds=rounds)
@@ -128,10 +128,10 @@ def test_rounds_that_could_be_shorter_stand_in_the_file(two_jobs: Schedule) -> N
 
 
 def test_what_the_options_leave_nothing_of_is_no_part_of_the_run(tmp_path: Path) -> None:
-    gone = WideBlock("a", BlockKind.OTHER, (0,), {"s": 1, "l": 2}, (0,), when={"how": "x"}, job="one")
-    left = WideBlock("b", BlockKind.OTHER, (0,), 4, (0,), job="two")
-    same = WideBlock("c", BlockKind.OTHER, (0,), 1, (0,), when={"how": "y"}, job="one")
-    of_job = WideProblem("w", (Device("gpu"),), (gone, left, replace(same, job="two")), choices={"how": ("x", "y")})
+    gone = Block("a", BlockKind.OTHER, (0,), **per_class(duration={"s": 1, "l": 2}), when={"how": "x"}, job="one")
+    left = Block("b", BlockKind.OTHER, (0,), 4, (0,), job="two")
+    same = Block("c", BlockKind.OTHER, (0,), 1, (0,), when={"how": "y"}, job="one")
+    of_job = Problem("w", (Device("gpu"),), (gone, left, replace(same, job="two")), choices={"how": ("x", "y")})
     of_class = replace(of_job, blocks=(gone, left, same))
     for whole in (of_job, of_class):
         rounds = Rounds(whole.under({"how": "y"}), Run.of(whole, {"one": ["s", "l", "s"], "two": 2}))

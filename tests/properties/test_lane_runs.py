@@ -23,9 +23,8 @@ from weft.runtime.plan.lanes import memory_waits, queues
 from weft.runtime.plan.plan import Plan, plan_from_json, plan_of, plan_to_json
 from weft.runtime.plan.program import Work
 from weft.solver import NoneFound, Schedule
-from weft.solver.problem import Number, ProblemError
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Run
+from weft.solver.problem import Number, Problem, ProblemError
+from weft.solver.problem.rounds import Run
 
 
 @st.composite
@@ -110,7 +109,7 @@ def test_memory_is_waited_for_earlier_in_the_list(schedule: Schedule) -> None:
 
 @for_all(st.one_of(*(wide_runs(choices=False, classes=classes, jobs=jobs)
                      for classes, jobs in ((True, False), (False, True), (True, True)))), tries=25)
-def test_jobs_and_classes_run_as_their_rounds_do(drawn: tuple[WideProblem, Run]) -> None:
+def test_jobs_and_classes_run_as_their_rounds_do(drawn: tuple[Problem, Run]) -> None:
     try:
         schedule = schedule_of_rounds(*drawn)
     except (NoneFound, ProblemError):

@@ -20,6 +20,7 @@ from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.periodic import Periodic, fits_pools
 from weft.solver.period.reductions.multi_batch import in_copies, repeat_copies
 from weft.solver.period.search import find_period
+from weft.solver.problem.rounds import Run
 from weft.solver.relations.fixed_order import FixedOrder
 from weft.solver.relations.min_dist import pools_take_first, takes_before_giving
 from weft.solver.relations.pool_pass import fits_pools as fits_memory
@@ -27,7 +28,6 @@ from weft.solver.relations.pool_pass import paced
 from weft.solver.step.order_model import reorder
 from weft.solver.step.stretch import at_its_times, unroll
 from weft.solver.ticks import TickProblem
-from weft.solver.wide.run import Run
 
 
 def micro_batches_of(problem: Problem) -> int:

@@ -23,10 +23,10 @@ from tests.support.examples import examples
 from tests.support.wide_schedules import drawn_schedule
 from weft.app.lib.judged import verdict
 from weft.cli.lib.output import summary
-from weft.solver import ProblemError, Schedule, baseline, load_problem, solve, time_orders
+from weft.solver import ProblemError, Schedule, baseline, solve, time_orders
 from weft.solver.baselines.rivals.greedy import orders
 from weft.solver.io.entries import FormatError
-from weft.solver.io.problem_files import any_problem_from_json, load_any_problem, problem_from_json, problem_to_json
+from weft.solver.io.problem_files import load_problem, problem_from_json, problem_to_json
 from weft.solver.io.schedule_files import load_schedule, schedule_from_json, schedule_to_json
 from weft.solver.ticks import TickProblem
 
@@ -145,11 +145,11 @@ def test_damaged_schedules_are_read_or_refused_in_one_sentence(tmp_path: Path, d
 @given(damaged(WIDE_PROBLEMS))
 def test_damaged_problems_with_choices_are_read_or_refused_in_one_sentence(tmp_path: Path, data: bytes) -> None:
     # names of options, classes and jobs are listed
-    problem = read_or_refused(tmp_path / "p.json", data, load_any_problem, longest=4000)
+    problem = read_or_refused(tmp_path / "p.json", data, load_problem, longest=4000)
     if problem is not None:
         written = problem_to_json(problem)
         assert json.dumps(written, allow_nan=False)
-        assert problem_to_json(any_problem_from_json(written)) == written
+        assert problem_to_json(problem_from_json(written)) == written
 
 
 def test_the_files_that_are_damaged_are_good() -> None:

@@ -18,7 +18,7 @@ from tests.support.strategies import problems, schedules
 from tests.support.wide_schedules import drawn_schedule
 from weft.solver import Problem, Schedule
 from weft.solver.io.entries import FormatError
-from weft.solver.io.problem_files import any_problem_from_json, problem_to_json
+from weft.solver.io.problem_files import problem_from_json, problem_to_json
 from weft.solver.io.schedule_files import schedule_from_json, schedule_to_json
 from weft.solver.io.schemas import problem_schema, schedule_schema
 
@@ -64,7 +64,7 @@ def agree(validator: Draft202012Validator, read: Callable[[Any], object], data: 
 @example(json.dumps({**PROBLEMS[0], "links": None}).encode())
 @example(json.dumps({**PROBLEMS[0], "devices": []}).encode())
 def test_the_problems_that_the_schema_refuses_are_those_that_the_reader_refuses(data: bytes) -> None:
-    agree(PROBLEM, any_problem_from_json, data)
+    agree(PROBLEM, problem_from_json, data)
 
 
 @suite(200)

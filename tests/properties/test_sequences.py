@@ -15,11 +15,11 @@ from tests.support.wide_problems import drawn_run, vanishing
 from weft.solver import Infeasible, validate
 from weft.solver.choices.sequences.solve import solve_sequence
 from weft.solver.judge.choice_rules import violations_of_choice
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Run
+from weft.solver.problem import Problem
+from weft.solver.problem.rounds import Run
 
 
-def _runs(problem: WideProblem, run: Run, *, any_class: bool) -> Iterator[Run]:
+def _runs(problem: Problem, run: Run, *, any_class: bool) -> Iterator[Run]:
     """All orders of the micro-batches of ``run``, or all sequences of as many."""
     rows: list[list[tuple[str | None, ...]]] = []
     for job, row in run.classes.items():

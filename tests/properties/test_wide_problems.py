@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from tests.oracles.wide import TooLarge, least_makespan
 from tests.support import drawn_run, drawn_wide, for_all, keep_or_recompute
+from weft.solver.problem import Problem
+from weft.solver.problem.rounds import Rounds, Run
 from weft.solver.step.search import Infeasible, solve
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Rounds, Run
 
 
-def least_of_search(problem: WideProblem, run: Run) -> float | None:
+def least_of_search(problem: Problem, run: Run) -> float | None:
     try:
         found = solve(Rounds(problem, run).problem, run.rounds, time_limit=3000, effort=1.0)
     except Infeasible:

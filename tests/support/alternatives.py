@@ -5,21 +5,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import inf
 
 from tests.support.builders import valid
 from weft.solver.cpsat.budget import Budget
-from weft.solver.problem import BlockKind, Device, Link, Number
+from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Number, Problem, per_class
+from weft.solver.problem.rounds import Rounds, Run
 from weft.solver.schedule import RELATIVE_TOLERANCE, Operation, Schedule
 from weft.solver.step.search import Infeasible, Search
-from weft.solver.wide.block import WideBlock, WideDependency
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Rounds, Run
 
 _PATTERNS = ("keep", "recompute", "offload", "split", "move", "faster")
 
 
-def drawn_alternatives(seed: int, *, classes: bool = False, jobs: bool = False, lanes: bool = False) -> WideProblem:
+def drawn_alternatives(seed: int, *, classes: bool = False, jobs: bool = False, lanes: bool = False) -> Problem:
     """One or two stages, forward and backward; what a stage's options are is drawn from six patterns."""
     draw = random.Random(seed)
     stages = 1 if draw.random() < 0.4 else 2
@@ -27,7 +26,7 @@ def drawn_alternatives(seed: int, *, classes: bool = False, jobs: bool = False, 
     if lanes:
         devices += [Device(f"copy{s}", lane_of=f"gpu{s}") for s in range(2)]
     taken: dict[str, tuple[str, ...]] = {}
-    blocks: list[WideBlock] = []
+    blocks: list[Block] = []
     together = draw.random() < 0.3
     moves = False
     for job in ("one", "two") if jobs else (None,):
@@ -42,11 +41,11 @@ def drawn_alternatives(seed: int, *, classes: bool = False, jobs: bool = False, 
     if stages == 2 and not moves and draw.random() < 0.4:
         links = (Link("0 to 1", 0, 1), Link("1 to 0", 1, 0))
         blocks = [_linked(block) for block in blocks]
-    return WideProblem(f"alternatives{seed}", tuple(devices), tuple(blocks), links, taken)
+    return Problem(f"alternatives{seed}", tuple(devices), tuple(blocks), links, choices=taken)
 
 
 def _stage(draw: random.Random, s: int, stages: int, option: str, when: Mapping[str, str], job: str | None, lanes: bool,
-           classes: bool) -> list[WideBlock]:
+           classes: bool) -> list[Block]:
     mark = "" if job is None else f" {job}"
     here = 1 - s if option == "move" else s
     copy = 2 + here if lanes else here
@@ -56,17 +55,18 @@ def _stage(draw: random.Random, s: int, stages: int, option: str, when: Mapping[
         short = draw.randint(1, most)
         return {"short": short, "long": short + draw.randint(0, 2)} if classes else short
 
-    def block(name: str, device: int, amount: int, after: list[WideDependency], most: int = 3, space: int = 0
-              ) -> WideBlock:
+    def block(name: str, device: int, amount: int, after: list[Dependency], most: int = 3, space: int = 0
+              ) -> Block:
         kind = {"F": BlockKind.FORWARD, "B": BlockKind.BACKWARD}.get(name[0], BlockKind.OTHER)
-        return WideBlock(f"{name}{s}{mark}", kind, (device,), lasts(most), (amount,), (space,), tuple(after), when, job)
+        return Block(f"{name}{s}{mark}", kind, (device,), after=tuple(after), when=when, job=job, **per_class(
+            duration=lasts(most), memory=(amount,), workspace=(space,)))
 
-    def wait(name: str, of: int = s, lag: int = 0) -> WideDependency:
-        return WideDependency(f"{name}{of}{mark}", lag)
+    def wait(name: str, of: int = s, lag: int = 0) -> Dependency:
+        return Dependency(f"{name}{of}{mark}", lag)
 
     into = [] if s == 0 else [wait("F", s - 1, draw.choice([0, 1]))]
     back = [wait("F")] + ([wait("B", s + 1, draw.choice([0, 1]))] if s + 1 < stages else [])
-    build: Mapping[str, Callable[[], list[WideBlock]]] = {
+    build: Mapping[str, Callable[[], list[Block]]] = {
         "keep": lambda: [block("F", here, kept, into), block("B", here, -kept, back)],
         "move": lambda: [block("F", here, kept, into), block("B", here, -kept, back)],
         "faster": lambda: [block("F", here, kept + 1, into, 1), block("B", here, -kept - 1, back, 1)],
@@ -80,16 +80,15 @@ def _stage(draw: random.Random, s: int, stages: int, option: str, when: Mapping[
     return build[option]()
 
 
-def _linked(block: WideBlock) -> WideBlock:
-    def over(wait: WideDependency) -> WideDependency:
+def _linked(block: Block) -> Block:
+    def over(wait: Dependency) -> Dependency:
         link = {("F0", "F1"): "0 to 1", ("B1", "B0"): "1 to 0"}.get((wait.block[:2], block.name[:2]))
-        return WideDependency(wait.block, 1 if link else wait.lag, link, wait.distance, wait.when)
+        return Dependency(wait.block, 1 if link else wait.lag, link, wait.distance, wait.when)
 
-    return WideBlock(block.name, block.kind, block.devices, block.duration, block.memory, block.workspace,
-                     tuple(map(over, block.after)), block.when, block.job)
+    return replace(block, after=tuple(map(over, block.after)))
 
 
-def mapped(schedule: Schedule, rounds: Rounds, common: WideProblem) -> Schedule:
+def mapped(schedule: Schedule, rounds: Rounds, common: Problem) -> Schedule:
     """``schedule``, one of ``rounds``, as one of the ``common`` problem: the same starts. Raises ``InvalidSchedule``
     where it is none."""
     target = Rounds(common, rounds.run)
@@ -97,7 +96,7 @@ def mapped(schedule: Schedule, rounds: Rounds, common: WideProblem) -> Schedule:
     starts = {}
     for operation in schedule.operations:
         block, m = rounds.apart(operation.block, operation.micro_batch)
-        starts[rounds.wide.blocks[block].name, m] = operation.start
+        starts[rounds.origin.blocks[block].name, m] = operation.start
     operations = []
     for number, block_ in enumerate(problem.blocks):
         for round_ in range(rounds.run.rounds):
@@ -109,7 +108,7 @@ def mapped(schedule: Schedule, rounds: Rounds, common: WideProblem) -> Schedule:
         Operation(block, m, start - first, end - first) for block, m, start, end in operations), 0.0))
 
 
-def least_over(problem: WideProblem, run: Run, objective: str = "makespan") -> float:
+def least_over(problem: Problem, run: Run, objective: str = "makespan") -> float:
     """What the best schedule of any assignment comes to, each searched alone to a proof; infinite where none has one.
     """
     best = inf

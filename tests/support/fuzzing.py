@@ -26,7 +26,7 @@ from weft.runtime.plan.timeline import save_timeline
 from weft.solver import Schedule, baseline, save_schedule, time_orders
 from weft.solver.baselines.rivals.greedy import orders
 from weft.solver.io.problem_files import problem_to_json, save_problem
-from weft.solver.wide.run import Rounds, Run
+from weft.solver.problem.rounds import Rounds, Run
 
 #: Texts that an argument is replaced with. None that is accepted as a limit lets a command run on.
 _ARGUMENTS = ("", "0", "-1", "nan", "inf", "1e308", "-inf", "abc", "1" * 5000, "0x10", "1e-320", "1,2,x", ",", "=", ":",

@@ -12,9 +12,7 @@ from pathlib import Path
 from tests.support.builders import chain, pipeline
 from tests.support.paths import DATA
 from weft.solver.io.problem_files import problem_to_json
-from weft.solver.problem import BlockKind, Device
-from weft.solver.wide.block import WideBlock, WideDependency
-from weft.solver.wide.problem import WideProblem
+from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem, per_class
 
 _LAYERS = """model:
   layers:
@@ -88,36 +86,36 @@ def write_inputs(folder: Path) -> None:
     shutil.copy(DATA / "kinds" / "operators.json", folder)
 
 
-def _choices() -> WideProblem:
+def _choices() -> Problem:
     """A chain of two whose first stage may recompute."""
     keep, again = {"first": "keep"}, {"first": "recompute"}
-    return WideProblem("choices", (Device("gpu0", 4), Device("gpu1", 4)), (
-        WideBlock("F0 kept", BlockKind.FORWARD, (0,), 2, (2,), when=keep),
-        WideBlock("F0 dropped", BlockKind.FORWARD, (0,), 2, (1,), when=again),
-        WideBlock("F1", BlockKind.FORWARD, (1,), 2, (1,), after=(WideDependency("F0 kept"),
-                                                                WideDependency("F0 dropped"))),
-        WideBlock("B1", BlockKind.BACKWARD, (1,), 3, (-1,), after=(WideDependency("F1"),)),
-        WideBlock("B0 kept", BlockKind.BACKWARD, (0,), 3, (-2,), after=(WideDependency("B1"),), when=keep),
-        WideBlock("B0 again", BlockKind.BACKWARD, (0,), 5, (-1,), after=(WideDependency("B1"),), when=again),
+    return Problem("choices", (Device("gpu0", 4), Device("gpu1", 4)), (
+        Block("F0 kept", BlockKind.FORWARD, (0,), 2, (2,), when=keep),
+        Block("F0 dropped", BlockKind.FORWARD, (0,), 2, (1,), when=again),
+        Block("F1", BlockKind.FORWARD, (1,), 2, (1,), after=(Dependency("F0 kept"),
+                                                                Dependency("F0 dropped"))),
+        Block("B1", BlockKind.BACKWARD, (1,), 3, (-1,), after=(Dependency("F1"),)),
+        Block("B0 kept", BlockKind.BACKWARD, (0,), 3, (-2,), after=(Dependency("B1"),), when=keep),
+        Block("B0 again", BlockKind.BACKWARD, (0,), 5, (-1,), after=(Dependency("B1"),), when=again),
     ), choices={"first": ("keep", "recompute")})
 
 
-def jobs() -> WideProblem:
+def jobs() -> Problem:
     """Two jobs that compute and then talk, each step after the one before."""
     blocks = []
     for job, compute, network in (("one", 4, 6), ("two", 8, 2)):
-        blocks += [WideBlock(f"compute {job}", BlockKind.FORWARD, (0,), compute, (1,), job=job,
-                             after=(WideDependency(f"talk {job}", distance=1),)),
-                   WideBlock(f"talk {job}", BlockKind.OTHER, (1,), network, (-1,), job=job,
-                             after=(WideDependency(f"compute {job}"),))]
-    return WideProblem("jobs", (Device("gpu"), Device("network", lane_of="gpu")), tuple(blocks))
+        blocks += [Block(f"compute {job}", BlockKind.FORWARD, (0,), compute, (1,), job=job,
+                         after=(Dependency(f"talk {job}", distance=1),)),
+                   Block(f"talk {job}", BlockKind.OTHER, (1,), network, (-1,), job=job,
+                         after=(Dependency(f"compute {job}"),))]
+    return Problem("jobs", (Device("gpu"), Device("network", lane_of="gpu")), tuple(blocks))
 
 
-def classes(stages: int = 2) -> WideProblem:
+def classes(stages: int = 2) -> Problem:
     """A chain on which long micro-batches take three times as long."""
-    blocks = [WideBlock(f"F{s}", BlockKind.FORWARD, (s,), {"short": 1, "long": 3}, (1,),
-                        after=(WideDependency(f"F{s - 1}"),) if s else ()) for s in range(stages)]
-    blocks += [WideBlock(f"B{s}", BlockKind.BACKWARD, (s,), {"short": 2, "long": 6}, (-1,),
-                         after=(WideDependency(f"F{s}"), *((WideDependency(f"B{s + 1}"),) if s < stages - 1 else ())))
-               for s in reversed(range(stages))]
-    return WideProblem("classes", tuple(Device(f"gpu{s}", 3) for s in range(stages)), tuple(blocks))
+    blocks = [Block(f"F{s}", BlockKind.FORWARD, (s,), after=(Dependency(f"F{s - 1}"),) if s else (),
+                    **per_class(duration={"short": 1, "long": 3}, memory=(1,))) for s in range(stages)]
+    blocks += [Block(f"B{s}", BlockKind.BACKWARD, (s,),
+                     after=(Dependency(f"F{s}"), *((Dependency(f"B{s + 1}"),) if s < stages - 1 else ())),
+                     **per_class(duration={"short": 2, "long": 6}, memory=(-1,))) for s in reversed(range(stages))]
+    return Problem("classes", tuple(Device(f"gpu{s}", 3) for s in range(stages)), tuple(blocks))

@@ -12,11 +12,10 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from tests.support.wide_schedules import Drawn, held
-from weft.solver import Block, Dependency, Operation, Schedule
+from weft.solver import Operation, Schedule
 from weft.solver.io.schedule_files import schedule_from_json, schedule_to_json
-from weft.solver.wide.block import WideBlock, WideDependency
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Rounds
+from weft.solver.problem import Block, Dependency, Problem, changed
+from weft.solver.problem.rounds import Rounds
 
 #: What it makes of a valid schedule; None where there is nothing of the kind to break. Raises ``ValueError`` where even
 #: the file of it is refused.
@@ -103,9 +102,9 @@ def stretched(drawn: Drawn, draw: random.Random) -> Drawn | None:
 # -- jobs and classes ----------------------------------------------------------------------------------------------
 
 
-def _file(drawn: Drawn) -> tuple[WideProblem | None, dict[str, Any]]:
+def _file(drawn: Drawn) -> tuple[Problem | None, dict[str, Any]]:
     rounds = drawn.schedule.rounds
-    return None if rounds is None else rounds.wide, schedule_to_json(drawn.schedule)
+    return None if rounds is None else rounds.origin, schedule_to_json(drawn.schedule)
 
 
 def counted(drawn: Drawn, draw: random.Random) -> Drawn | None:
@@ -143,9 +142,8 @@ def of_another_class(drawn: Drawn, draw: random.Random) -> Drawn | None:
     for block in wide.blocks if wide is not None else ():
         counts = value["micro_batches"]
         row = counts[block.job] if isinstance(counts, dict) else counts
-        if isinstance(block.duration, Mapping) and isinstance(row, list):
-            found += [(row, m, name) for m, of in enumerate(row) for name in block.duration
-                      if block.duration[name] != block.duration[of]]
+        if (lasts := block.by_class.get("duration")) and isinstance(row, list):
+            found += [(row, m, name) for m, of in enumerate(row) for name in lasts if lasts[name] != lasts[of]]
     chosen = _pick(draw, found)
     if chosen is None:
         return None
@@ -159,13 +157,14 @@ def swapped_durations(drawn: Drawn, draw: random.Random) -> Drawn | None:
     rounds = drawn.schedule.rounds
     if rounds is None:
         return None
-    chosen = _pick(draw, [block for block in rounds.wide.blocks if isinstance(block.duration, Mapping)
+    chosen = _pick(draw, [block for block in rounds.origin.blocks if (lasts := block.by_class.get("duration"))
                           and {"short", "long"} & set(rounds.run.classes[block.job])
-                          and block.duration["short"] != block.duration["long"]])
+                          and lasts["short"] != lasts["long"]])
     if chosen is None:
         return None
-    lasts = {"short": chosen.duration["long"], "long": chosen.duration["short"]}
-    return _in(drawn, chosen, replace(chosen, duration=lasts), draw)
+    short, long = (chosen.by_class["duration"][name] for name in ("short", "long"))
+    by_class = {**chosen.by_class, "duration": {"short": long, "long": short}}
+    return _in(drawn, chosen, replace(chosen, duration=long, by_class=by_class), draw)
 
 
 def longer_transfer(drawn: Drawn, draw: random.Random) -> Drawn | None:
@@ -175,28 +174,29 @@ def longer_transfer(drawn: Drawn, draw: random.Random) -> Drawn | None:
         return None
     at = {rounds.apart(o.block, o.micro_batch): o for o in drawn.schedule.operations}
     found = []
-    for i, block in enumerate(rounds.wide.blocks):
+    for i, block in enumerate(rounds.origin.blocks):
         classes = rounds.run.classes[block.job]
         for k, wait in enumerate(block.after):
             for m in range(wait.distance, len(classes)):
-                lag = wait.lag[str(classes[m - wait.distance])] if isinstance(wait.lag, Mapping) else wait.lag
-                if wait.link is None and at[i, m].start == at[rounds.number[wait.block], m - wait.distance].end + lag:
+                lag = wait.of_class(classes[m - wait.distance]).lag
+                before = at[rounds.origin.index[wait.block], m - wait.distance]
+                if wait.link is None and at[i, m].start == before.end + lag:
                     found.append((block, k, wait))
     chosen = _pick(draw, found)
     if chosen is None:
         return None
     block, k, wait = chosen
-    more = {c: lag + 1 for c, lag in wait.lag.items()} if isinstance(wait.lag, Mapping) else wait.lag + 1
-    after = (*block.after[:k], replace(wait, lag=more), *block.after[k + 1:])
+    more = replace(wait, **changed(wait, lag=lambda lag: lag + 1))
+    after = (*block.after[:k], more, *block.after[k + 1:])
     return _in(drawn, block, replace(block, after=after), draw)
 
 
-def _in(drawn: Drawn, old: WideBlock, new: WideBlock, draw: random.Random) -> Drawn:
+def _in(drawn: Drawn, old: Block, new: Block, draw: random.Random) -> Drawn:
     """With another block in the problem with classes, and either in the problem of rounds or not."""
     rounds = drawn.schedule.rounds
     assert rounds is not None
-    blocks = tuple(new if block is old else block for block in rounds.wide.blocks)
-    changed = Rounds(replace(rounds.wide, blocks=blocks), rounds.run)
+    blocks = tuple(new if block is old else block for block in rounds.origin.blocks)
+    changed = Rounds(replace(rounds.origin, blocks=blocks), rounds.run)
     problem = changed.problem if draw.random() < 0.5 else drawn.schedule.problem
     return _mutated(drawn, replace(drawn.schedule, rounds=changed, problem=problem))
 
@@ -235,7 +235,7 @@ def less_room(drawn: Drawn, draw: random.Random) -> Drawn | None:
                     for d, one in enumerate(schedule.problem.devices))
     if schedule.rounds is None:
         return _mutated(drawn, replace(schedule, problem=replace(schedule.problem, devices=devices)))
-    rounds = Rounds(replace(schedule.rounds.wide, devices=devices), schedule.rounds.run)
+    rounds = Rounds(replace(schedule.rounds.origin, devices=devices), schedule.rounds.run)
     return _mutated(drawn, replace(schedule, rounds=rounds, problem=rounds.problem))
 
 
@@ -268,15 +268,15 @@ def not_taken(drawn: Drawn, draw: random.Random) -> Drawn | None:
     return _mutated(drawn, replace(drawn.schedule, choices=choices))
 
 
-def _existing(whole: WideProblem, taken: Mapping[str, str]) -> list[str]:
+def _existing(whole: Problem, taken: Mapping[str, str]) -> list[str]:
     """All that exists under ``taken``, as text that does not hang on the order of waits."""
     blocks = [block for block in whole.blocks if block.when.items() <= taken.items()]
     names = {block.name for block in blocks}
 
-    def text(wait: WideDependency) -> str:
-        return f"{wait.block} {wait.lag} {wait.link} {wait.distance}"
+    def text(wait: Dependency) -> str:
+        return f"{wait.block} {wait.lag} {wait.by_class} {wait.link} {wait.distance}"
 
-    return sorted(f"{block.name} {block.devices} {block.duration} {block.memory} {block.workspace} "
+    return sorted(f"{block.name} {block.devices} {block.duration} {block.memory} {block.workspace} {block.by_class} "
                   + str(sorted(text(wait) for wait in block.after
                                if wait.block in names and wait.when.items() <= taken.items())) for block in blocks)
 

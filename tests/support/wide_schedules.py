@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tests.support.wide_problems import drawn_run
-from weft.solver import BlockKind, Device, Link, Problem, Schedule, time_orders
-from weft.solver.wide.block import WideBlock, WideDependency
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Rounds, Run
+from weft.solver import BlockKind, Device, Link, Schedule, time_orders
+from weft.solver.problem import Block, Dependency, Problem, per_class
+from weft.solver.problem.rounds import Rounds, Run
 
 _CLASSES = ("short", "long")
 
@@ -20,7 +19,7 @@ class Drawn:
     """A schedule and the problem with choices that it is one of."""
 
     schedule: Schedule
-    whole: WideProblem
+    whole: Problem
 
 
 def drawn_schedule(seed: int) -> Drawn:
@@ -39,7 +38,7 @@ def drawn_schedule(seed: int) -> Drawn:
     return Drawn(scheduled(limited, options, run, seed), limited)
 
 
-def scheduled(whole: WideProblem, options: Mapping[str, str], run: Run, seed: int) -> Schedule:
+def scheduled(whole: Problem, options: Mapping[str, str], run: Run, seed: int) -> Schedule:
     """A schedule of ``whole`` under ``options`` in an order drawn from ``seed``, whatever the memory."""
     wide = whole.under(options)
     rounds = None if wide.is_plain else Rounds(wide, run)
@@ -79,7 +78,7 @@ def _orders(problem: Problem, count: int, draw: random.Random) -> list[list[tupl
     return rows
 
 
-def _problem(draw: random.Random, seed: int) -> WideProblem:
+def _problem(draw: random.Random, seed: int) -> Problem:
     devices = [Device(f"gpu{d}") for d in range(draw.choice([1, 2, 2]))]
     for owner in list(devices):
         devices += [Device(f"{engine} of {owner.name}", lane_of=owner.name)
@@ -87,7 +86,7 @@ def _problem(draw: random.Random, seed: int) -> WideProblem:
     links = tuple(Link(f"{a}->{b}", a, b) for a in range(len(devices)) for b in range(len(devices))
                   if draw.random() < 0.4)
     choices = {name: ("x", "y", "z")[:draw.choice([2, 2, 3])] for name in ("p", "q")[:draw.choice([0, 1, 1, 2])]}
-    blocks: list[WideBlock] = []
+    blocks: list[Block] = []
     for job in draw.choice([(None,), (None,), ("one", "two")]):
         classes = draw.choice([(), _CLASSES, _CLASSES])
         names: list[str] = []
@@ -101,20 +100,20 @@ def _problem(draw: random.Random, seed: int) -> WideProblem:
                 blocks.append(_block(draw, name, job, classes, when, blocks, names, len(devices), links))
             names.append(name)
         if classes and not any(block.classes for block in blocks if block.job == job):
-            blocks.append(WideBlock(f"{job}-classes", BlockKind.OTHER, (0,), dict(zip(classes, (1, 3), strict=True)),
-                                    (0,), job=job))
+            blocks.append(Block(f"{job}-classes", BlockKind.OTHER, (0,), job=job,
+                                **per_class(duration=dict(zip(classes, (1, 3), strict=True)))))
         if not any(block.job == job for block in blocks):
-            blocks.append(WideBlock(f"{job}-only", BlockKind.OTHER, (0,), 1, (0,), job=job))
+            blocks.append(Block(f"{job}-only", BlockKind.OTHER, (0,), 1, (0,), job=job))
     named = {entry for block in blocks for entry in block.when.items()}
     for choice, options in choices.items():  # an option that nobody names means nothing
-        blocks += [WideBlock(f"only {choice} {option}", BlockKind.OTHER, (0,), draw.randint(1, 3), (0,),
-                             when={choice: option}, job=blocks[0].job)
+        blocks += [Block(f"only {choice} {option}", BlockKind.OTHER, (0,), draw.randint(1, 3), (0,),
+                         when={choice: option}, job=blocks[0].job)
                    for option in options if (choice, option) not in named]
-    return WideProblem(f"drawn{seed}", tuple(devices), tuple(blocks), links, choices)
+    return Problem(f"drawn{seed}", tuple(devices), tuple(blocks), links, choices=choices)
 
 
 def _block(draw: random.Random, name: str, job: str | None, classes: Sequence[str], when: Mapping[str, str],
-           before: Sequence[WideBlock], names: Sequence[str], devices: int, links: Sequence[Link]) -> WideBlock:
+           before: Sequence[Block], names: Sequence[str], devices: int, links: Sequence[Link]) -> Block:
     on = tuple(draw.sample(range(devices), draw.choice([1, 1, 1, 2]) if devices > 1 else 1))
     waits = []
     for other in (*names, name):
@@ -126,7 +125,7 @@ def _block(draw: random.Random, name: str, job: str | None, classes: Sequence[st
         lag = {c: draw.randint(0, 2) for c in classes} if classes and draw.random() < 0.4 else draw.choice([0, 0, 1])
         distance = draw.choice([1, 2]) if other == name else draw.choice([0, 0, 0, 1, 2, 3])
         only = dict(when) if draw.random() < 0.2 else {}
-        waits.append(WideDependency(other, lag, link, distance, only))
+        waits.append(Dependency(other, link=link, distance=distance, when=only, **per_class(lag=lag)))
 
     def costs(least: int, most: int) -> int | dict[str, int]:
         if classes and draw.random() < 0.6:
@@ -138,4 +137,5 @@ def _block(draw: random.Random, name: str, job: str | None, classes: Sequence[st
             return {c: tuple(draw.randint(least, most) for _ in on) for c in classes}
         return tuple(draw.randint(least, most) for _ in on)
 
-    return WideBlock(name, BlockKind.OTHER, on, costs(1, 4), amounts(-1, 2), amounts(0, 1), tuple(waits), when, job)
+    return Block(name, BlockKind.OTHER, on, after=tuple(waits), when=when, job=job, **per_class(
+        duration=costs(1, 4), memory=amounts(-1, 2), workspace=amounts(0, 1)))

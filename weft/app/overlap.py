@@ -25,14 +25,14 @@ from weft.app.solving.solve import solve_case
 from weft.models.overlap.data_parallel import WHOLE_MODEL, why_not_data_parallel
 from weft.models.spec.sections import Spec
 from weft.models.spec.spec import SpecError
-from weft.solver.choices.solve import solve_wide
+from weft.solver.choices.solve import solve_run
 from weft.solver.control.stopping import breakable
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
 from weft.solver.judge.validate import validate
 from weft.solver.portfolio import Candidate, Portfolio
+from weft.solver.problem import Problem
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Progress
-from weft.solver.wide.problem import WideProblem
 
 if TYPE_CHECKING:
     from weft.app.lib.sources import MicroBatches, Source
@@ -191,12 +191,12 @@ class _OverlapSearch(Portfolio[Any]):
                 best = replace(found, choices={**options, **found.choices})
         return best, nothing_fits
 
-    def _solved(self, entry: Candidate[OpenOverlap], problem: WideProblem, limits: SearchOptions, share: float
+    def _solved(self, entry: Candidate[OpenOverlap], problem: Problem, limits: SearchOptions, share: float
                 ) -> Schedule | Infeasible:
         """The best schedule of ``problem``, the placement's or one with fewer options, or the reason why there is
         none."""
         try:
-            found = solve_wide(problem, entry.of.run, objective=self.objective, on_progress=self.heard(entry),
+            found = solve_run(problem, entry.of.run, objective=self.objective, on_progress=self.heard(entry),
                                **limits.limited(share).limits)
         except Infeasible as refusal:
             return refusal

@@ -61,7 +61,7 @@ class Subject:
         """Per block, its chunk of the model on its devices; with several jobs, blocks are distinguished by job, and all
         are chunk 0."""
         problem = self.schedule.problem
-        return (0,) * len(problem.blocks) if len(self.names.jobs) > 1 else chunk_of_block(problem, self.names.wide)
+        return (0,) * len(problem.blocks) if len(self.names.jobs) > 1 else chunk_of_block(problem, self.names.origin)
 
     @cached_property
     def own(self) -> tuple[int, ...]:
@@ -124,7 +124,7 @@ def read_measured(run: Any, schedule: Schedule) -> MeasuredRun:
 
     Raises ``ValueError`` naming the entry."""
     problem, rounds = schedule.problem, schedule.rounds
-    known = problem.index if rounds is None else rounds.number
+    known = problem.index if rounds is None else rounds.origin.index
     pools = [d for d, device in enumerate(problem.devices) if device.lane_of is None]
     rows: list[list[Operation]] = [[] for _ in problem.devices]
     scale = 1 / getattr(run, "seconds_per_unit", 1.0)

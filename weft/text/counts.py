@@ -14,7 +14,7 @@ from weft.text.units import time_unit
 
 if TYPE_CHECKING:
     from weft.solver.problem import Problem
-    from weft.solver.wide.run import Run
+    from weft.solver.problem.rounds import Run
 
 
 #: The meaning of a schedule's micro-batch, if it is not one of the spec's.

@@ -1,1 +1,1 @@
-"""The best of the programs reachable by passes, its number of chunks and its order: one wide problem of all."""
+"""The best of the programs reachable by passes, its number of chunks and its order: one problem of all."""

@@ -17,8 +17,7 @@ from weft.models.communication.passes.overlap import overlap, overlaps
 from weft.models.communication.prices import Engine, EngineWork, Prices, work_of
 from weft.models.communication.program import CommunicationError, CommunicationProgram, ProgramStage
 from weft.models.communication.rebuilding import attempted, followers
-from weft.solver.problem import BlockKind
-from weft.solver.wide.block import Options, WideBlock, WideDependency
+from weft.solver.problem import Block, BlockKind, Dependency, Options
 
 #: Blocks last microseconds, rounded up to a tenth of a nanosecond.
 UNIT, _PARTS = 1e6, 10_000
@@ -39,23 +38,23 @@ class ProgramBlocks:
         self.chain = {name: number for number, overlap in enumerate(program.overlaps) for name in overlap.stages}
         self.chunks = {name: overlap.chunks for overlap in program.overlaps for name in overlap.stages}
 
-    def all(self) -> list[WideBlock]:
+    def all(self) -> list[Block]:
         """The blocks, stage by stage."""
         return [block for stage in self.program.stages for chunk in range(self.chunks.get(stage.name, 1))
                 for block in self._pieces(stage.name, chunk)]
 
-    def _pieces(self, stage: str, chunk: int) -> list[WideBlock]:
-        found: list[WideBlock] = []
+    def _pieces(self, stage: str, chunk: int) -> list[Block]:
+        found: list[Block] = []
         count = self.chunks.get(stage, 1)
         for i, work in enumerate(self.works[stage]):
             waits = dict.fromkeys([self._name(stage, chunk, i - 1)] if i else self._read(stage, chunk))
             if chunk:
                 waits[self._name(stage, chunk - 1, i)] = None
             seconds = _rounded_up(work.seconds / count + work.launch)
-            found.append(WideBlock(self._name(stage, chunk, i), BlockKind.OTHER,
-                                   tuple(self.index[engine] for engine in work.engines),
-                                   seconds, after=tuple(map(WideDependency, waits)),
-                                   when=self.when))
+            found.append(Block(self._name(stage, chunk, i), BlockKind.OTHER,
+                               tuple(self.index[engine] for engine in work.engines),
+                               seconds, after=tuple(map(Dependency, waits)),
+                               when=self.when))
         return found
 
     def _name(self, stage: str, chunk: int, piece: int) -> str:
@@ -83,7 +82,7 @@ def _rounded_up(seconds: float) -> float:
     return max(math.ceil(seconds * UNIT * _PARTS - 1e-3), 1) / _PARTS
 
 
-def least(blocks: Sequence[WideBlock]) -> float:
+def least(blocks: Sequence[Block]) -> float:
     """A lower bound on schedules of one micro-batch of ``blocks``, which are in topological order.
 
     A device runs its blocks one after the other, begins none before the predecessors of its first one, and the
@@ -91,48 +90,43 @@ def least(blocks: Sequence[WideBlock]) -> float:
     chain follows.
     """
     heads, tails = _heads(blocks), _tails(blocks)
-    found = max((heads[block.name] + _length(block) + tails[block.name] for block in blocks), default=0.0)
+    found = max((heads[block.name] + block.duration + tails[block.name] for block in blocks), default=0.0)
     for device in {device for block in blocks for device in block.devices}:
         own = [block for block in blocks if device in block.devices]
-        found = max(found, min(heads[block.name] for block in own) + sum(map(_length, own))
+        found = max(found, min(heads[block.name] for block in own) + sum(block.duration for block in own)
                     + min(tails[block.name] for block in own))
     return found
 
 
-def listed(blocks: Sequence[WideBlock]) -> float:
+def listed(blocks: Sequence[Block]) -> float:
     """The end of one schedule: blocks in order of their tails, each as soon as its predecessors have ended."""
     tails = _tails(blocks)
     free: dict[int, float] = {}
     ends: dict[str, float] = {}
     # Successors of a block have shorter tails, as all blocks take time.
-    for block in sorted(blocks, key=lambda block: -(tails[block.name] + _length(block))):
+    for block in sorted(blocks, key=lambda block: -(tails[block.name] + block.duration)):
         start = max([*(ends[wait.block] for wait in block.after), *(free.get(device, 0.0) for device in block.devices)],
                     default=0.0)
-        ends[block.name] = start + _length(block)
+        ends[block.name] = start + block.duration
         free |= dict.fromkeys(block.devices, ends[block.name])
     return max(ends.values(), default=0.0)
 
 
-def _heads(blocks: Sequence[WideBlock]) -> dict[str, float]:
+def _heads(blocks: Sequence[Block]) -> dict[str, float]:
     ends: dict[str, float] = {}
     found: dict[str, float] = {}
     for block in blocks:
         found[block.name] = max((ends[wait.block] for wait in block.after), default=0.0)
-        ends[block.name] = found[block.name] + _length(block)
+        ends[block.name] = found[block.name] + block.duration
     return found
 
 
-def _tails(blocks: Sequence[WideBlock]) -> dict[str, float]:
+def _tails(blocks: Sequence[Block]) -> dict[str, float]:
     found = {block.name: 0.0 for block in blocks}
     for block in reversed(blocks):
         for wait in block.after:
-            found[wait.block] = max(found[wait.block], found[block.name] + _length(block))
+            found[wait.block] = max(found[wait.block], found[block.name] + block.duration)
     return found
-
-
-def _length(block: WideBlock) -> float:
-    assert isinstance(block.duration, int | float)
-    return float(block.duration)
 
 
 #: Stages by name, each of which reads the previous one's output.

@@ -1,4 +1,4 @@
-"""A program and its prices as a wide problem: passes and numbers of chunks are choices of one solve.
+"""A program and its prices as one problem: passes and numbers of chunks are choices of one solve.
 
 One device represents the computation of all ranks of a pipeline group, as they all do the same; one of its lanes
 represents their collectives, another their sends to the next group. Every program reachable by the passes is an option
@@ -36,9 +36,7 @@ from weft.models.communication.search.chains import (
 )
 from weft.models.communication.search.schedules import ProgramSchedule, schedules
 from weft.solver.control.clock import is_over, watching
-from weft.solver.problem import Device
-from weft.solver.wide.block import Options, WideBlock
-from weft.solver.wide.problem import WideProblem
+from weft.solver.problem import Block, Device, Options, Problem
 
 if TYPE_CHECKING:
     from weft.solver.schedule import Schedule as Found
@@ -55,7 +53,7 @@ class Choices:
     these are all reachable programs except for other fusions, ``every_fusion``: whether every legal fusion is included;
     both are true for given programs."""
 
-    problem: WideProblem
+    problem: Problem
     variants: Mapping[str, ProgramSchedule]
     chains: Mapping[str, tuple[Chain, ...]]
     counts: tuple[int, ...]
@@ -76,7 +74,7 @@ class Choices:
 def choices_of(program: CommunicationProgram, prices: Prices, counts: Sequence[int] = (1, 2, 4, 8, 16), *,
                variants: Sequence[ProgramSchedule] | None = None, limit: int = 1024, held: int | None = None,
                every_chain: bool = True, leave_out: bool = True) -> Choices:
-    """The wide problem of one run of ``program``, with the choices :data:`VARIANT` and :data:`CHUNKS`.
+    """The problem of one run of ``program``, with the choices :data:`VARIANT` and :data:`CHUNKS`.
 
     ``variants``: the candidate programs, by default all reachable ones (at most ``limit``). ``held``: the limit on a
     rank's bytes of weights and states; variants above it are excluded. ``every_chain``: each chain is a separate
@@ -155,7 +153,7 @@ class _Candidates:
             self.best = min(self.best, *(end for _, end in times.values()))
             self.all.append(_Candidate(entry, chains, times))
 
-    def _blocks(self, entry: ProgramSchedule, chains: tuple[Chain, ...], count: int, when: Options) -> list[WideBlock]:
+    def _blocks(self, entry: ProgramSchedule, chains: tuple[Chain, ...], count: int, when: Options) -> list[Block]:
         return ProgramBlocks(in_chunks(entry.program, chains, count), self.prices, self.written, self.index, when).all()
 
     def choices(self, engines: Sequence[Engine], leave_out: bool, tried: int, complete: bool) -> Choices:
@@ -172,8 +170,8 @@ class _Candidates:
                                             {**({VARIANT: name} if len(names) > 1 else {}),
                                              **({CHUNKS: str(count)} if len(counts) > 1 else {})})]
         options = {VARIANT: tuple(names), CHUNKS: tuple(map(str, counts))}
-        problem = WideProblem(self.written.name, _devices(engines), tuple(blocks), time_unit="us",
-                              choices={choice: found for choice, found in options.items() if len(found) > 1})
+        problem = Problem(self.written.name, _devices(engines), tuple(blocks), time_unit="us",
+                          choices={choice: found for choice, found in options.items() if len(found) > 1})
         return Choices(problem, {name: entry.entry for name, entry in zip(names, kept, strict=True)},
                        {name: entry.chains for name, entry in zip(names, kept, strict=True)}, counts, tried, complete)
 
@@ -249,12 +247,12 @@ def tune(program: CommunicationProgram, prices: Prices, counts: Sequence[int] = 
     """The best program reachable by the passes from ``program``, in the best of ``counts`` of chunks.
 
     The arguments are those of :func:`~weft.models.communication.search.problem.choices_of`; ``limits`` those of
-    :func:`~weft.solver.choices.solve.solve_wide` (``time_limit``, ``effort``, ``seed`` ...). ``time_limit`` (60 s)
+    :func:`~weft.solver.choices.solve.solve_run` (``time_limit``, ``effort``, ``seed`` ...). ``time_limit`` (60 s)
     covers everything: listing the programs takes at most two fifths of it if no ``effort`` is given, and if it stops
     early ``choices.complete`` is false. Only pricing one program and judging the answer may exceed the limit. Raises
     the exceptions of these functions.
     """
-    from weft.solver.choices.solve import solve_wide  # loads OR-Tools
+    from weft.solver.choices.solve import solve_run  # loads OR-Tools
 
     began, limit_s = time.monotonic(), limits.get("time_limit", 60.0)
     listed_by = began + limit_s * (_LISTING if limits.get("effort") is None else 1.0)
@@ -262,7 +260,7 @@ def tune(program: CommunicationProgram, prices: Prices, counts: Sequence[int] = 
         choices = choices_of(program, prices, counts, variants=variants, limit=limit, held=held,
                              every_chain=every_chain, leave_out=leave_out)
     limits["time_limit"] = max(1e-3, limit_s - (time.monotonic() - began))
-    schedule = solve_wide(choices.problem, 1, **limits)
+    schedule = solve_run(choices.problem, 1, **limits)
     taken = schedule.choices or {}
     name, chosen = choices.variant(taken), choices.chosen(taken)
     chunks = chosen.overlaps[0].chunks if chosen.overlaps else 1

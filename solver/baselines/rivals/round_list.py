@@ -1,8 +1,9 @@
 """List scheduling of a run of several jobs, or of unequal micro-batches: each with its own times and amounts.
 
-A round is one micro-batch of the plain problem (:class:`~weft.solver.wide.run.Rounds`), so the rules of list scheduling
-for micro-batches are applied to the run's own here: at most so many of *them* are in flight, and a block's urgency is
-that of its place within *them*. With keys, a micro-batch's key is the work of the busiest device in those before it.
+A round is one micro-batch of the plain problem (:class:`~weft.solver.problem.rounds.Rounds`), so the rules of list
+scheduling for micro-batches are applied to the run's own here: at most so many of *them* are in flight, and a block's
+urgency is that of its place within *them*. With keys, a micro-batch's key is the work of the busiest device in those
+before it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from weft.solver.baselines.lib.base import Row
 from weft.solver.baselines.lib.priority_rule import fits_in_order, schedule_by_priority
 from weft.solver.baselines.rivals.greedy import list_schedule, urgencies, widths
 from weft.solver.control.clock import checkpoint
-from weft.solver.wide.run import Rounds
+from weft.solver.problem.rounds import Rounds
 
 #: Intervals between micro-batches' keys, in times of the busiest device's work in them; the number tried of those that
 #: fit.
@@ -56,17 +57,17 @@ class RoundList:
     def parts(self) -> list[int]:
         """For each block, the number of the micro-batch of the round that it is of, unique among all."""
         numbers: dict[tuple[str | None, int], int] = {}
-        return [numbers.setdefault((self.rounds.wide.blocks[i].job, c), len(numbers))
+        return [numbers.setdefault((self.rounds.origin.blocks[i].job, c), len(numbers))
                 for i, c in self.rounds.places]
 
     @cached_property
     def urgencies(self) -> list[list[int]]:
         """The blocks by urgency within their micro-batch, in several ways; ties go to the earlier micro-batch."""
-        alone = Rounds(self.rounds.wide, type(self.rounds.run)(
+        alone = Rounds(self.rounds.origin, type(self.rounds.run)(
             {job: row[:1] for job, row in self.rounds.run.classes.items()}, 1)).problem
         found = []
         for urgency in urgencies(alone, Amounts.of(alone)):
-            rank = {i: place for place, i in enumerate(urgency)}  # numbered alone as in the wide problem
+            rank = {i: place for place, i in enumerate(urgency)}  # numbered alone as in the origin
             found.append(sorted(range(len(self.rounds.places)),
                                 key=lambda block: (rank[self.rounds.places[block][0]], self.rounds.places[block][1])))
         return found
@@ -88,7 +89,7 @@ class RoundList:
         interval = stretch * max(begins[-1] for begins in self._begins.values())
         for block in self.problem.topological_order:
             i, c = self.rounds.places[block]
-            begins = self._begins[self.rounds.wide.blocks[i].job]
+            begins = self._begins[self.rounds.origin.blocks[i].job]
             scale = interval / begins[-1]  # all jobs' rounds are of one length
             within = max((offsets[j] - self._begun(j, interval) + self.problem.blocks[j].duration + lag
                           for j, lag in self._within[block]), default=0.0)
@@ -97,7 +98,7 @@ class RoundList:
 
     def _begun(self, block: int, interval: float) -> float:
         i, c = self.rounds.places[block]
-        begins = self._begins[self.rounds.wide.blocks[i].job]
+        begins = self._begins[self.rounds.origin.blocks[i].job]
         return begins[c] * interval / begins[-1]
 
     @cached_property
@@ -117,7 +118,7 @@ class RoundList:
             begins = [0.0]
             for name in self.rounds.run.per_round(job):
                 work = [0.0] * len(self.problem.devices)
-                for block in self.rounds.wide.blocks:
+                for block in self.rounds.origin.blocks:
                     if block.job == job:
                         for device in block.devices:
                             work[device] += block.of_class(name).duration

@@ -52,21 +52,20 @@ from weft.solver.choices.relaxed.memory import TakeAndGive, relaxed_amounts
 from weft.solver.choices.relaxed.waits import Wait, implied_waits
 from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.memory_order import find_room
-from weft.solver.problem import Device, Number, owners
+from weft.solver.problem import Amounts, Block, Dependency, Device, Number, Problem, owners, per_class
+from weft.solver.problem.block import holds
+from weft.solver.problem.rounds import Rounds, Run
 from weft.solver.relations.graph import joined
 from weft.solver.relations.min_dist import takes_before_giving
 from weft.solver.step.proven import Proven
 from weft.solver.ticks import TickProblem
 from weft.solver.values import exact
-from weft.solver.wide.block import Amounts, WideBlock, WideDependency, holds
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Rounds, Run
 
 #: Deterministic seconds for the test whether one round fits the memory.
 _ROOM = 0.05
 
 
-def bound_of(problem: WideProblem, run: Run, objective: str, known: float = 0.0) -> float:
+def bound_of(problem: Problem, run: Run, objective: str, known: float = 0.0) -> float:
     """A lower bound on the ``objective`` of the best schedule of any assignment of ``problem``, in the problem's time
     unit; no less than ``known``. Infinite if it is proven that no assignment has one."""
     bound = max(known, load_bound(problem, run, objective))
@@ -89,7 +88,7 @@ def _has_no_room(instance: TickProblem) -> bool:
     return takes_before_giving(instance) and find_room(instance, 1, Budget(), _ROOM).impossible
 
 
-def relaxed(problem: WideProblem) -> WideProblem | None:
+def relaxed(problem: Problem) -> Problem | None:
     """A problem without choices into which every schedule of every assignment of ``problem`` maps; ``None`` if no block
     is common to all."""
     if not problem.choices:
@@ -99,15 +98,14 @@ def relaxed(problem: WideProblem) -> WideProblem | None:
     if not certain:
         return None
     made = _Relaxed(problem, facts, certain)
-    return WideProblem(problem.name, made.devices, made.blocks, problem.links, {}, problem.time_unit,
-                       problem.memory_unit)
+    return Problem(problem.name, made.devices, made.blocks, problem.links, problem.time_unit, problem.memory_unit)
 
 
 @dataclass
 class _Relaxed:
     """The parts of the relaxed problem, each made from those before."""
 
-    problem: WideProblem
+    problem: Problem
     facts: CertainFacts
     certain: Set[str]
 
@@ -138,8 +136,8 @@ class _Relaxed:
         values = map(self.facts.duration, self.problem.alternatives[name])
         return tuple(map(min, zip(*values, strict=True)))
 
-    def _waits(self) -> Mapping[str, list[WideDependency]]:
-        found: dict[str, list[WideDependency]] = {}
+    def _waits(self) -> Mapping[str, list[Dependency]]:
+        found: dict[str, list[Dependency]] = {}
         for wait, length in implied_waits(self.facts, self.certain).items():
             producer, consumer, distance = wait
             classes = self.facts.classes_of(producer)
@@ -148,12 +146,12 @@ class _Relaxed:
             here = found.setdefault(consumer, [])
             if linked is not None:
                 here.append(linked)
-                if all(exact(a) <= b for a, b in zip(lag, by_class(linked.lag, classes), strict=True)):
+                if all(exact(a) <= b for a, b in zip(lag, by_class(linked, "lag", classes), strict=True)):
                     continue
-            here.append(WideDependency(producer, of_class(lag, classes), None, distance))
+            here.append(Dependency(producer, distance=distance, **per_class(lag=of_class(lag, classes))))
         return found
 
-    def _linked(self, wait: Wait) -> WideDependency | None:
+    def _linked(self, wait: Wait) -> Dependency | None:
         """The transfer of ``wait`` on the link that all alternatives use, if there is one."""
         producer, consumer, distance = wait
         targets = self.problem.alternatives[consumer]
@@ -173,7 +171,8 @@ class _Relaxed:
                 return None
         classes = self.facts.classes_of(producer)
         lags = zip(*(self.facts.lag(wait, block) for block, wait in waits), strict=True)
-        return WideDependency(producer, of_class([number(min(lag)) for lag in lags], classes), label, distance)
+        return Dependency(producer, link=label, distance=distance,
+                          **per_class(lag=of_class([number(min(lag)) for lag in lags], classes)))
 
     def _memory(self) -> Mapping[tuple[int, str | None, str | None], Mapping[str, TakeAndGive]]:
         """Per limited pool, job and class, the amounts of the blocks that depend on choices."""
@@ -194,7 +193,7 @@ class _Relaxed:
                     found[pool, job, name] = amounts
         return found
 
-    def _block(self, name: str) -> WideBlock:
+    def _block(self, name: str) -> Block:
         alternatives = self.problem.alternatives[name]
         first = alternatives[0]
         classes = self.facts.classes_of(name)
@@ -203,11 +202,12 @@ class _Relaxed:
         for label in classes:
             memory[str(label)], workspace[str(label)] = self._amounts(name, label)
         single = len(classes) == 1
-        return WideBlock(
-            name, first.kind, self.places[name], of_class([number(value) for value in self.durations[name]], classes),
-            next(iter(memory.values())) if single else memory,
-            next(iter(workspace.values())) if single else workspace,
-            tuple(self.waits.get(name, ())), {}, first.job)
+        return Block(
+            name, first.kind, self.places[name], **per_class(
+                duration=of_class([number(value) for value in self.durations[name]], classes),
+                memory=next(iter(memory.values())) if single else memory,
+                workspace=next(iter(workspace.values())) if single else workspace),
+            after=tuple(self.waits.get(name, ())), job=first.job)
 
     def _amounts(self, name: str, label: str | None) -> tuple[Amounts, Amounts]:
         """The amounts that the block takes for good or gives, and its workspace, on each of its devices."""
@@ -235,14 +235,14 @@ def _is_written(held: TakeAndGive) -> bool:
     return all(exact(number(value)) == value for value in (held.take - held.give, min(held.take, held.give)))
 
 
-def load_bound(problem: WideProblem, run: Run, objective: str = "makespan") -> float:
+def load_bound(problem: Problem, run: Run, objective: str = "makespan") -> float:
     """A lower bound for all schedules of every assignment by the devices' work, in the problem's time unit: on the
     makespan and the span by the whole run, on the rate by a round."""
     most = max(least_work(problem, run), default=Fraction(0))
     return float(most if objective != "rate" else most / run.rounds)
 
 
-def least_work(problem: WideProblem, run: Run) -> tuple[Fraction, ...]:
+def least_work(problem: Problem, run: Run) -> tuple[Fraction, ...]:
     """Per device, the least time that any assignment keeps it busy with the whole of ``run``."""
     least = [Fraction(0)] * len(problem.devices)
     for choices, blocks in _groups(problem):
@@ -255,18 +255,18 @@ def least_work(problem: WideProblem, run: Run) -> tuple[Fraction, ...]:
     return tuple(least)
 
 
-def _groups(problem: WideProblem) -> list[tuple[frozenset[str], list[WideBlock]]]:
+def _groups(problem: Problem) -> list[tuple[frozenset[str], list[Block]]]:
     """The blocks, partitioned by the choices they depend on, with these choices."""
     alone = ({choice} for choice in problem.choices)
     groups = [frozenset(choices) for choices in joined([*alone, *map(choices_of, problem.alternatives.values())])]
     of_choice = {choice: group for group in groups for choice in group}
-    blocks: dict[frozenset[str], list[WideBlock]] = {group: [] for group in (frozenset[str](), *groups)}
+    blocks: dict[frozenset[str], list[Block]] = {group: [] for group in (frozenset[str](), *groups)}
     for block in problem.blocks:
         blocks[of_choice[next(iter(block.when))] if block.when else frozenset()].append(block)
     return list(blocks.items())
 
 
-def _work(problem: WideProblem, blocks: list[WideBlock], case: Mapping[str, str], run: Run) -> dict[int, Fraction]:
+def _work(problem: Problem, blocks: list[Block], case: Mapping[str, str], run: Run) -> dict[int, Fraction]:
     work: dict[int, Fraction] = {}
     for block in blocks:
         if holds(block.when, case):
@@ -275,9 +275,9 @@ def _work(problem: WideProblem, blocks: list[WideBlock], case: Mapping[str, str]
     return work
 
 
-def _time(block: WideBlock, run: Run) -> Fraction:
+def _time(block: Block, run: Run) -> Fraction:
     """The time of all micro-batches of a block, exactly."""
-    if not isinstance(block.duration, Mapping):
+    if "duration" not in block.by_class:
         return exact(block.duration) * len(run.classes[block.job])
     counted = Counter(run.classes[block.job])
     return sum((exact(block.of_class(name).duration) * count for name, count in counted.items()), Fraction(0))

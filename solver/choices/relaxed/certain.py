@@ -13,10 +13,9 @@ from math import inf, nextafter, prod
 from types import MappingProxyType
 from typing import TypeAlias
 
-from weft.solver.problem import Number
+from weft.solver.problem import Block, Dependency, Number, Options, Problem
+from weft.solver.problem.block import holds
 from weft.solver.values import exact
-from weft.solver.wide.block import Options, WideBlock, WideDependency, holds
-from weft.solver.wide.problem import WideProblem
 
 #: A part that depends on more cases is not examined: no fact is known about it.
 _MOST_CASES = 4096
@@ -32,7 +31,7 @@ def involved(whens: Iterable[Options]) -> frozenset[str]:
     return frozenset(choice for when in whens for choice in when)
 
 
-def choices_of(alternatives: Sequence[WideBlock]) -> frozenset[str]:
+def choices_of(alternatives: Sequence[Block]) -> frozenset[str]:
     """The choices that decide which of the blocks of one name exists, if any."""
     return involved(block.when for block in alternatives)
 
@@ -46,7 +45,7 @@ def cases(choices: Mapping[str, tuple[str, ...]], names: Iterable[str], most: in
     return (dict(zip(ordered, options, strict=True)) for options in product(*(choices[name] for name in ordered)))
 
 
-def alternative_under(alternatives: Sequence[WideBlock], case: Options) -> WideBlock | None:
+def alternative_under(alternatives: Sequence[Block], case: Options) -> Block | None:
     """The block that exists in a ``case`` of all that its name depends on."""
     return next((block for block in alternatives if holds(block.when, case)), None)
 
@@ -54,7 +53,7 @@ def alternative_under(alternatives: Sequence[WideBlock], case: Options) -> WideB
 class CertainFacts:
     """Cached facts about ``problem``; queries may assume ``given`` options without taking them."""
 
-    def __init__(self, problem: WideProblem) -> None:
+    def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.choices = problem.choices
         self.alternatives = problem.alternatives
@@ -67,16 +66,16 @@ class CertainFacts:
         """The classes of the micro-batches of a block; a single unnamed one if all are equal."""
         return self.classes[self.alternatives[name][0].job]
 
-    def duration(self, block: WideBlock) -> ByClass:
+    def duration(self, block: Block) -> ByClass:
         """The duration of ``block``."""
         if id(block) not in self._durations:
-            self._durations[id(block)] = by_class(block.duration, self.classes[block.job])
+            self._durations[id(block)] = by_class(block, "duration", self.classes[block.job])
         return self._durations[id(block)]
 
-    def lag(self, wait: WideDependency, block: WideBlock) -> ByClass:
+    def lag(self, wait: Dependency, block: Block) -> ByClass:
         """The lag of a ``wait`` of ``block``."""
         if id(wait) not in self._lags:
-            self._lags[id(wait)] = by_class(wait.lag, self.classes[block.job])
+            self._lags[id(wait)] = by_class(wait, "lag", self.classes[block.job])
         return self._lags[id(wait)]
 
     def cases(self, names: Iterable[str], given: Options = _NONE) -> Iterator[Mapping[str, str]] | None:
@@ -106,9 +105,10 @@ def number(value: Fraction) -> Number:
     return found if exact(found) <= value else nextafter(found, -inf)
 
 
-def by_class(value: Number | Mapping[str, Number], classes: Sequence[str | None]) -> ByClass:
-    """``value`` for each of ``classes``."""
-    return tuple(exact(value[str(name)] if isinstance(value, Mapping) else value) for name in classes)
+def by_class(of: Block | Dependency, field: str, classes: Sequence[str | None]) -> ByClass:
+    """That field of ``of``, a number, for each of ``classes``."""
+    values = of.by_class.get(field)
+    return tuple(exact(getattr(of, field) if values is None else values[str(name)]) for name in classes)
 
 
 def of_class(values: Sequence[Number], classes: Sequence[str | None]) -> Number | Mapping[str, Number]:

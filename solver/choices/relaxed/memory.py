@@ -29,9 +29,9 @@ from weft.solver.choices.relaxed.waits import direct_waits
 from weft.solver.cpsat.budget import Budget
 from weft.solver.cpsat.solve import run
 from weft.solver.late import cp_model, nx
+from weft.solver.problem import Block, Options
 from weft.solver.relations.graph import joined
 from weft.solver.values import exact
-from weft.solver.wide.block import Options, WideBlock
 
 #: With more cases, or events in all of them, no amounts are searched for.
 _MOST_CASES, _MOST_EVENTS = 64, 2000
@@ -49,7 +49,7 @@ class TakeAndGive:
     give: Fraction
 
 
-def held_of(block: WideBlock, name: str | None, pool: Collection[int]) -> TakeAndGive:
+def held_of(block: Block, name: str | None, pool: Collection[int]) -> TakeAndGive:
     """The amounts that ``block`` takes and gives on the devices of ``pool``, if its micro-batch is of class
     ``name``."""
     plain = block.of_class(name)

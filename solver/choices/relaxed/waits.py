@@ -20,7 +20,8 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from weft.solver.choices.relaxed.certain import ByClass, CertainFacts, alternative_under, involved
-from weft.solver.wide.block import Options, WideBlock, holds
+from weft.solver.problem import Block, Options
+from weft.solver.problem.block import holds
 
 _NONE: Options = MappingProxyType({})
 
@@ -70,7 +71,7 @@ def _between(facts: CertainFacts, producer: str, consumer: str, given: Options) 
     return found or {}
 
 
-def _lengths(facts: CertainFacts, source: WideBlock, target: WideBlock, case: Options) -> dict[int, ByClass]:
+def _lengths(facts: CertainFacts, source: Block, target: Block, case: Options) -> dict[int, ByClass]:
     duration = facts.duration(source)
     found: dict[int, ByClass] = {}
     for wait in target.after:

@@ -30,8 +30,8 @@ from weft.solver.choices.sequences.memory import MemoryNeeds
 from weft.solver.choices.sequences.partial import JobPart, Sequences
 from weft.solver.control.clock import checkpoint
 from weft.solver.late import nx
+from weft.solver.problem import Problem
 from weft.solver.ticks import in_whole_numbers
-from weft.solver.wide.problem import WideProblem
 
 #: Sums of whole numbers up to this are exact in floats; above, the bound is lowered by that share.
 _EXACT, _ROUNDING = 2.0**53, 1e-10
@@ -53,43 +53,43 @@ class _JobCosts:
 
 
 class Costs:
-    """The costs of the blocks of ``wide``, which has no open choices, in each class; and bounds that follow from
+    """The costs of the blocks of ``problem``, which has no open choices, in each class; and bounds that follow from
     them."""
 
-    def __init__(self, wide: WideProblem) -> None:
-        self.wide = wide
-        values = [amount for block in wide.blocks for name in self._names(block.job)
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        values = [amount for block in problem.blocks for name in self._names(block.job)
                   for plain in [block.of_class(name)] for amount in (plain.duration, *(w.lag for w in plain.after))]
         whole, self.unit = in_whole_numbers(values)
         self._whole = dict(zip(map(str, values), map(float, whole), strict=True))
         self._sum = float(sum(map(abs, whole)))
-        self._job = {job: self._of_job(job) for job in wide.jobs or (None,)}
-        self._memory = MemoryNeeds(wide)
+        self._job = {job: self._of_job(job) for job in problem.jobs or (None,)}
+        self._memory = MemoryNeeds(problem)
 
     def _names(self, job: str | None) -> tuple[str | None, ...]:
-        return self.wide.classes_of(job) or (None,)
+        return self.problem.classes_of(job) or (None,)
 
     def _of_job(self, job: str | None) -> _JobCosts:
-        numbers = [i for i, block in enumerate(self.wide.blocks) if block.job == job]
-        index = {self.wide.blocks[i].name: i for i in numbers}
+        numbers = [i for i, block in enumerate(self.problem.blocks) if block.job == job]
+        index = {self.problem.blocks[i].name: i for i in numbers}
         graph: nx.DiGraph[int] = nx.DiGraph()
         graph.add_nodes_from(numbers)
-        graph.add_edges_from((index[wait.block], i) for i in numbers for wait in self.wide.blocks[i].after
+        graph.add_edges_from((index[wait.block], i) for i in numbers for wait in self.problem.blocks[i].after
                              if wait.distance == 0)
         order = tuple(nx.lexicographical_topological_sort(graph))
         place = {i: k for k, i in enumerate(order)}
         names = self._names(job)
-        plain = {i: [self.wide.blocks[i].of_class(name) for name in names] for i in order}
+        plain = {i: [self.problem.blocks[i].of_class(name) for name in names] for i in order}
         durations = np.array([[self._whole[str(block.duration)] for block in plain[i]] for i in order])
         into = [[(place[index[wait.block]], np.array([self._whole[str(block.after[k].lag)] for block in plain[i]]),
-                  wait.distance) for k, wait in enumerate(self.wide.blocks[i].after)] for i in order]
+                  wait.distance) for k, wait in enumerate(self.problem.blocks[i].after)] for i in order]
         precede = {i: nx.ancestors(graph, i) for i in order}
         follow = {i: nx.descendants(graph, i) for i in order}
 
         def known(i: int, others: set[int]) -> list[list[tuple[int, int]]]:
             """Itself one micro-batch earlier, and ``others`` of its own."""
-            return [[(place[i], 1), *((place[j], 0) for j in others if device in self.wide.blocks[j].devices)]
-                    for device in self.wide.blocks[i].devices]
+            return [[(place[i], 1), *((place[j], 0) for j in others if device in self.problem.blocks[j].devices)]
+                    for device in self.problem.blocks[i].devices]
 
         return _JobCosts(order, durations, into, [known(i, precede[i]) for i in order],
                          [known(i, follow[i]) for i in order])
@@ -97,7 +97,7 @@ class Costs:
     def work(self, job: str | None, name: str | None) -> float:
         """The work of a micro-batch of class ``name`` of ``job`` on all devices, in the problem's time unit."""
         return float(sum(block.of_class(name).duration * len(block.devices)
-                         for block in self.wide.blocks if block.job == job))
+                         for block in self.problem.blocks if block.job == job))
 
     def bound(self, partial: Sequences) -> float:
         """A lower bound on the makespan of every sequence that ``partial`` leaves open, in the problem's time unit;
@@ -108,8 +108,8 @@ class Costs:
         jobs = [_Laid(self._job[job], part, [self._names(job).index(name) for name in part.names])
                 for job, part in partial.jobs.items()]
         best = max(laid.longest for laid in jobs)
-        for device in range(len(self.wide.devices)):
-            rows = [entry for laid in jobs for entry in laid.on(self.wide, device)]
+        for device in range(len(self.problem.devices)):
+            rows = [entry for laid in jobs for entry in laid.on(self.problem, device)]
             best = max(best, _device_bound(rows))
             held = self._memory.on(device, partial)
             if held:
@@ -183,10 +183,10 @@ class _Laid:
         """The longest path through an operation."""
         return float((self.head + self.least + self.tail).max())
 
-    def on(self, wide: WideProblem, device: int) -> list[_Row]:
+    def on(self, problem: Problem, device: int) -> list[_Row]:
         """The rows of blocks that run on ``device``."""
         return [_Row(self.head[k], self.tail[k], self.fixed[k], self.is_open, self.shortest[k], self.longest_of[k])
-                for k, i in enumerate(self.costs.blocks) if device in wide.blocks[i].devices]
+                for k, i in enumerate(self.costs.blocks) if device in problem.blocks[i].devices]
 
 
 @dataclass(frozen=True)

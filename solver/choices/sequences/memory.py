@@ -34,7 +34,6 @@ from weft.solver.problem import Problem
 from weft.solver.relations.min_dist import Distances, least_lifetimes
 from weft.solver.ticks import TickProblem
 from weft.solver.values import exact
-from weft.solver.wide.problem import WideProblem
 
 #: The most amounts above half of a device's memory, and the most parts of it, that are tried.
 _MOST_WEIGHTS, _MOST_PARTS = 16, 12
@@ -49,10 +48,10 @@ class _Items:
 
 
 class MemoryNeeds:
-    """The needs of micro-batches of ``wide``, which has no open choices."""
+    """The needs of micro-batches of ``problem``, which has no open choices."""
 
-    def __init__(self, wide: WideProblem) -> None:
-        self.wide = wide
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
 
     def on(self, device: int, partial: Sequences) -> Fraction:
         """The least time from the first start to the last end on ``device``, in the problem's time unit, of every
@@ -81,15 +80,15 @@ class MemoryNeeds:
     def _impossible(self) -> set[tuple[str | None, str | None]]:
         """The classes of each job that exceed a device's capacity alone."""
         return {place for place, devices in self._held.items()
-                for device, items in zip(self.wide.devices, devices, strict=True)
+                for device, items in zip(self.problem.devices, devices, strict=True)
                 if device.memory is not None and items.most > exact(device.memory)}
 
     @cached_property
     def _weights(self) -> list[list[dict[tuple[str | None, str | None], Fraction]]]:
         """For each device, for each way to weigh amounts: the sum of weight x lifetime of each job's classes."""
-        found: list[list[dict[tuple[str | None, str | None], Fraction]]] = [[] for _ in self.wide.devices]
+        found: list[list[dict[tuple[str | None, str | None], Fraction]]] = [[] for _ in self.problem.devices]
         places = list(self._held)
-        for number, device in enumerate(self.wide.devices):
+        for number, device in enumerate(self.problem.devices):
             if not device.memory:
                 continue
             capacity = exact(device.memory)
@@ -108,20 +107,21 @@ class MemoryNeeds:
     def _held(self) -> dict[tuple[str | None, str | None], list[_Items]]:
         """The amounts of a micro-batch of each job and class on each device: none if they are not known for all, as an
         amount that one gives without having taken it is room for another."""
-        found = {(job, name): self._items(job, name) for job in self.wide.jobs or (None,)
-                 for name in self.wide.classes_of(job) or (None,)}
-        known = [all(items[device] is not None for items in found.values()) for device in range(len(self.wide.devices))]
+        found = {(job, name): self._items(job, name) for job in self.problem.jobs or (None,)
+                 for name in self.problem.classes_of(job) or (None,)}
+        known = [all(items[device] is not None for items in found.values())
+                 for device in range(len(self.problem.devices))]
         return {place: [_Items((), Fraction(0)) if entry is None or not is_known else entry
                         for entry, is_known in zip(items, known, strict=True)] for place, items in found.items()}
 
     def _items(self, job: str | None, name: str | None) -> list[_Items | None]:
         checkpoint()
-        blocks = tuple(block.of_class(name) for block in self.wide.blocks if block.job == job)
-        instance = TickProblem.of(Problem(self.wide.name, self.wide.devices, blocks, self.wide.links))
+        blocks = tuple(block.of_class(name) for block in self.problem.blocks if block.job == job)
+        instance = TickProblem.of(Problem(self.problem.name, self.problem.devices, blocks, self.problem.links))
         chains = chains_of_one(instance)
-        owners = {device.lane_of for device in self.wide.devices}
+        owners = {device.lane_of for device in self.problem.devices}
         return [None if device.lane_of is not None or device.name in owners else _items_on(instance, number, chains)
-                for number, device in enumerate(self.wide.devices)]
+                for number, device in enumerate(self.problem.devices)]
 
 
 def _items_on(instance: TickProblem, device: int, chains: Distances) -> _Items | None:

@@ -34,25 +34,23 @@ from weft.solver.choices.sequences.costs import Costs
 from weft.solver.choices.sequences.partial import Sequence as ClassSequence
 from weft.solver.choices.sequences.partial import Sequences
 from weft.solver.late import nx
-from weft.solver.problem import Block, Number
+from weft.solver.problem import Block, Number, Options, Problem, per_class
+from weft.solver.problem.rounds import Counted, Rounds, Run
 from weft.solver.ticks import TickProblem
 from weft.solver.values import exact, plain
-from weft.solver.wide.block import Options, WideBlock
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Counted, Rounds, Run
 
 #: The relaxed problem is used up to this number of operations.
 _RELAXED = 64
 
 
 class SequenceProblem:
-    """``wide``, a problem whose choices are made by ``options``, and the data that its sequences share."""
+    """``problem``, of which ``options`` make the choices, and the data that its sequences share."""
 
-    def __init__(self, wide: WideProblem, options: Options) -> None:
-        self.wide = wide
+    def __init__(self, problem: Problem, options: Options) -> None:
+        self.problem = problem
         self.options: Options = dict(options)
-        self.costs = Costs(wide)
-        self.relaxation = Relaxation(wide)
+        self.costs = Costs(problem)
+        self.relaxation = Relaxation(problem)
 
 
 class SequenceNode:
@@ -77,7 +75,7 @@ class SequenceNode:
     @cached_property
     def bound(self) -> float:
         bound = max(self.least, self.of.costs.bound(self.partial))
-        operations = sum(len(self.partial.jobs[block.job].fixed) for block in self.of.wide.blocks)
+        operations = sum(len(self.partial.jobs[block.job].fixed) for block in self.of.problem.blocks)
         if operations <= _RELAXED:
             rounds = self.of.relaxation.rounds(self.partial)
             bound = max(bound, least_time(TickProblem.of(rounds.problem), rounds.run.rounds))
@@ -89,7 +87,7 @@ class SequenceNode:
         return [SequenceNode(self.of, child, self.bound) for child in self.partial.children()]
 
     def rounds(self) -> Rounds:
-        return rounds_of(self.of.wide, self.partial.only)
+        return rounds_of(self.of.problem, self.partial.only)
 
     def looks(self) -> Sequence[SequenceNode]:
         return []
@@ -161,13 +159,13 @@ def _of_other_classes(partial: Sequences) -> Iterator[ClassSequence]:
                     yield {**partial.only, job: (*row[:i], name, *row[i + 1:])}
 
 
-def rounds_of(wide: WideProblem, sequence: ClassSequence) -> Rounds:
+def rounds_of(problem: Problem, sequence: ClassSequence) -> Rounds:
     """The plain problem of ``sequence``."""
     counted: dict[str | None, Counted] = {job: len(row) if row[0] is None else [str(name) for name in row]
                                           for job, row in sequence.items()}
     if set(counted) == {None}:
-        return Rounds(wide, Run.of(wide, counted[None]))
-    return Rounds(wide, Run.of(wide, {str(job): value for job, value in counted.items()}))
+        return Rounds(problem, Run.of(problem, counted[None]))
+    return Rounds(problem, Run.of(problem, {str(job): value for job, value in counted.items()}))
 
 
 #: Per class: the change by a chain after each of its blocks, and the most while it runs.
@@ -176,52 +174,51 @@ _Levels = list[list[tuple[Fraction, Fraction]]]
 
 @dataclass(frozen=True)
 class Relaxation:
-    """Relaxed problems of ``wide``, which has no open choices."""
+    """Relaxed problems of ``problem``, which has no open choices."""
 
-    wide: WideProblem
+    problem: Problem
 
     def rounds(self, partial: Sequences) -> Rounds:
         """The relaxed problem of the sequences that ``partial`` leaves open, in one round: plain."""
         possible = {job: tuple(str(part.names[c]) for c in part.possible) for job, part in partial.jobs.items()}
-        blocks = tuple(self._block(i, possible.get(block.job, ())) for i, block in enumerate(self.wide.blocks))
+        blocks = tuple(self._block(i, possible.get(block.job, ())) for i, block in enumerate(self.problem.blocks))
         classes = {job: tuple(self._open if c < 0 else part.names[c] for c in part.fixed)
-                   if self.wide.classes_of(job) else (None,) * len(part.fixed)
+                   if self.problem.classes_of(job) else (None,) * len(part.fixed)
                    for job, part in partial.jobs.items()}
-        return Rounds(replace(self.wide, blocks=blocks, model=None), Run(classes, 1))
+        return Rounds(replace(self.problem, blocks=blocks, model=None), Run(classes, 1))
 
     @cached_property
     def _open(self) -> str:
         """The name of the class of open places: none of the problem's own."""
         name = "open"
-        while name in self.wide.classes:
+        while name in self.problem.classes:
             name += "?"
         return name
 
-    def _block(self, i: int, possible: tuple[str, ...]) -> WideBlock:
+    def _block(self, i: int, possible: tuple[str, ...]) -> Block:
         """Block ``i`` with its costs in open places, which may get any of ``possible``."""
-        block = self.wide.blocks[i]
-        names = self.wide.classes_of(block.job)
+        block = self.problem.blocks[i]
+        names = self.problem.classes_of(block.job)
         if not names:
             return block
         if not possible:  # nothing is open: any will do
             possible = names[:1]
         plain = {name: block.of_class(name) for name in names}
         least, space = self._amounts(i, possible)
-        return replace(
-            block,
+        waits = (replace(wait, **per_class(lag={**{name: plain[name].after[k].lag for name in names},
+                                                self._open: min(plain[name].after[k].lag for name in possible)}))
+                 for k, wait in enumerate(block.after))
+        return replace(block, after=tuple(waits), **per_class(
             duration={**{name: plain[name].duration for name in names},
                       self._open: min(plain[name].duration for name in possible)},
             memory={**{name: plain[name].memory for name in names}, self._open: least},
-            workspace={**{name: plain[name].workspace for name in names}, self._open: space},
-            after=tuple(replace(wait, lag={**{name: plain[name].after[k].lag for name in names},
-                                           self._open: min(plain[name].after[k].lag for name in possible)})
-                        for k, wait in enumerate(block.after)))
+            workspace={**{name: plain[name].workspace for name in names}, self._open: space}))
 
     def _amounts(self, i: int, possible: tuple[str, ...]) -> tuple[tuple[Number, ...], tuple[Number, ...]]:
         """The changes by block ``i``, and its workspace, on each of its devices in open places."""
         changes: list[Number] = []
         spaces: list[Number] = []
-        for device in self.wide.blocks[i].devices:
+        for device in self.problem.blocks[i].devices:
             chain = next(chain for chain in self._chains[device] if i in chain)
             levels = _levels([[self._plain(k, name) for k in chain] for name in possible], device)
             k = chain.index(i)
@@ -232,32 +229,32 @@ class Relaxation:
         return tuple(changes), tuple(spaces)
 
     def _plain(self, i: int, name: str) -> Block:
-        return self.wide.blocks[i].of_class(name)
+        return self.problem.blocks[i].of_class(name)
 
     @cached_property
     def _chains(self) -> Sequence[Sequence[Sequence[int]]]:
         """Per device, its blocks in chains."""
         graph: nx.DiGraph[int] = nx.DiGraph()
-        number = {block.name: i for i, block in enumerate(self.wide.blocks)}
-        graph.add_nodes_from(range(len(self.wide.blocks)))
-        graph.add_edges_from((number[wait.block], i) for i, block in enumerate(self.wide.blocks)
+        number = {block.name: i for i, block in enumerate(self.problem.blocks)}
+        graph.add_nodes_from(range(len(self.problem.blocks)))
+        graph.add_edges_from((number[wait.block], i) for i, block in enumerate(self.problem.blocks)
                              for wait in block.after if wait.distance == 0)
         precedes = {i: nx.descendants(graph, i) for i in graph}
         order = list(nx.lexicographical_topological_sort(graph))
-        return [self._divided(device, [i for i in order if device in self.wide.blocks[i].devices], precedes)
-                for device in range(len(self.wide.devices))]
+        return [self._divided(device, [i for i in order if device in self.problem.blocks[i].devices], precedes)
+                for device in range(len(self.problem.devices))]
 
     def _divided(self, device: int, blocks: Sequence[int], precedes: Mapping[int, set[int]]) -> list[list[int]]:
         """``blocks``, in topological order, in chains: a giver goes to the chain that has exactly as much or more."""
         chains: list[list[int]] = []
         for i in blocks:
-            names = self.wide.classes_of(self.wide.blocks[i].job) or (None,)
+            names = self.problem.classes_of(self.problem.blocks[i].job) or (None,)
             best: tuple[Fraction, list[int]] | None = None
-            gives = all(self.wide.blocks[i].of_class(name).memory_on(device) < 0 for name in names)
+            gives = all(self.problem.blocks[i].of_class(name).memory_on(device) < 0 for name in names)
             for chain in chains if gives else []:
                 if i not in precedes[chain[-1]]:
                     continue
-                rest = [sum((exact(self.wide.blocks[k].of_class(name).memory_on(device))
+                rest = [sum((exact(self.problem.blocks[k].of_class(name).memory_on(device))
                              for k in (*chain, i)), Fraction(0)) for name in names]
                 if min(rest) >= 0 and (best is None or max(rest) < best[0]):
                     best = max(rest), chain

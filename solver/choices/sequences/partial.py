@@ -10,8 +10,8 @@ from itertools import combinations_with_replacement, product
 from math import comb, factorial, prod
 from typing import TypeAlias
 
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Run
+from weft.solver.problem import Problem
+from weft.solver.problem.rounds import Run
 
 #: The class of every micro-batch, for each job (``None`` if there are none, and if all are equal).
 Sequence: TypeAlias = Mapping[str | None, tuple[str | None, ...]]
@@ -117,7 +117,7 @@ def given_sequences(run: Run) -> Sequences:
     return Sequences(jobs)
 
 
-def any_sequences(problem: WideProblem, counts: Mapping[str | None, int]) -> list[Sequences]:
+def any_sequences(problem: Problem, counts: Mapping[str | None, int]) -> list[Sequences]:
     """All sequences of the given numbers of micro-batches of each job of any classes: a partial one for each way to
     divide them among the classes, or one for all if there are too many ways."""
     names: dict[str | None, tuple[str | None, ...]] = {job: problem.classes_of(job) or (None,) for job in counts}

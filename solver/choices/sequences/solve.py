@@ -38,10 +38,10 @@ from weft.solver.control.clock import checkpoint, unwatched
 from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.validate import violations
 from weft.solver.orders.climb import Decided
+from weft.solver.problem import Problem
+from weft.solver.problem.rounds import Rounds, Run
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Limits, Progress, budget_of
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Rounds, Run
 
 #: The most assignments of a problem's choices, each with its own order to be found.
 _MOST_ASSIGNMENTS = 64
@@ -54,7 +54,7 @@ _QUICK = 2
 
 
 def solve_sequence(
-    problem: WideProblem,
+    problem: Problem,
     run: Run,
     *,
     any_class: bool = False,
@@ -95,14 +95,14 @@ def solve_sequence(
     return _labelled(best, roots, any_class=any_class)
 
 
-def _roots(problem: WideProblem, run: Run, *, any_class: bool) -> list[SequenceNode]:
+def _roots(problem: Problem, run: Run, *, any_class: bool) -> list[SequenceNode]:
     """A root for each assignment, and for each division of the micro-batches among the classes."""
     roots = []
     for options in problem.assignments:
-        wide = problem.under(options)
-        of = SequenceProblem(wide, options)
-        partials = any_sequences(wide, {job: len(run.classes[job]) for job in wide.jobs or (None,)}
-                                 ) if any_class else [given_sequences(run.within(wide))]
+        left = problem.under(options)
+        of = SequenceProblem(left, options)
+        partials = any_sequences(left, {job: len(run.classes[job]) for job in left.jobs or (None,)}
+                                 ) if any_class else [given_sequences(run.within(left))]
         roots += [SequenceNode(of, partial) for partial in partials]
     return roots
 
@@ -110,7 +110,7 @@ def _roots(problem: WideProblem, run: Run, *, any_class: bool) -> list[SequenceN
 def _as_found(tree: _SequenceTree, root: SequenceNode, found: Fitting) -> Schedule:
     """A schedule that was not searched further for lack of time, with the bound over all sequences."""
     with unwatched():
-        rounds = rounds_of(root.of.wide, found.sequence)
+        rounds = rounds_of(root.of.problem, found.sequence)
         bound = max(tree.bound, min(node.bound for node in tree.roots))
     budget = tree.budget
     return replace(found.schedule, makespan_bound=min(bound, found.schedule.makespan),
@@ -165,7 +165,7 @@ class _SequenceTree(Tree):
             super()._dive()
             return
         root, best = found
-        shown = replace(best.schedule, rounds=rounds_of(root.of.wide, best.sequence))
+        shown = replace(best.schedule, rounds=rounds_of(root.of.problem, best.sequence))
         self.tell(Progress(shown, self.budget.elapsed, "sequences"))
         self._climb.keep(Decided(self._leaves.at(root.at(best.sequence)), best.schedule))
         for share in (_SEARCH, _SEARCH / 2):
@@ -181,12 +181,12 @@ class _SequenceTree(Tree):
             for root in self.roots[:1]:
                 sequence = self._given(root) or next(sequence for _, sequence in sequences_by_rule(root.of.costs,
                                                                                                    root.partial))
-                self._keep(root, sequence, listed(rounds_of(root.of.wide, sequence), _QUICK))
+                self._keep(root, sequence, listed(rounds_of(root.of.problem, sequence), _QUICK))
         with self.budget.limited(_RULES):
             ranked = sorted(self.roots, key=lambda node: node.bound)[:_DIVISIONS]
             for root in ranked if len(ranked) > 1 else ():
                 for _, sequence in islice(sequences_by_rule(root.of.costs, root.partial), 2):
-                    self._keep(root, sequence, listed(rounds_of(root.of.wide, sequence), _QUICK))
+                    self._keep(root, sequence, listed(rounds_of(root.of.problem, sequence), _QUICK))
             for root in ranked:
                 for found in first_orders(root, None if self.found is None else self.found[1], self._given(root)):
                     self.found = root, found
@@ -194,7 +194,7 @@ class _SequenceTree(Tree):
 
     def _given(self, root: SequenceNode) -> ClassSequence | None:
         """The order given, as far as the options of ``root`` leave its jobs and classes."""
-        return None if self.given is None else self.given.within(root.of.wide).classes
+        return None if self.given is None else self.given.within(root.of.problem).classes
 
     def _keep(self, root: SequenceNode, sequence: ClassSequence, made: Schedule | None) -> None:
         """Keep a schedule that is shorter than the best known one."""
@@ -228,7 +228,7 @@ def sequences_by_rule(costs: Costs, root: Sequences) -> Iterator[tuple[str, Clas
 
 def _ends(costs: Costs, job: str | None, row: Sequence[str | None]) -> tuple[list[float], list[float]]:
     """The time of each micro-batch on the first device that it meets, and on the last."""
-    blocks = [block for block in costs.wide.blocks if block.job == job]
+    blocks = [block for block in costs.problem.blocks if block.job == job]
     first = blocks[0].devices[0]
     last = next((block.devices[0] for block in reversed(blocks) if block.devices[0] != first), first)
     return tuple([float(sum(block.of_class(name).duration for block in blocks if device in block.devices))

@@ -9,7 +9,7 @@ import pytest
 from weft.models import Spec, SpecError, load_spec, parse_spec
 from weft.models.candidates.build import candidates
 from weft.models.candidates.lengths import length_problems
-from weft.solver.wide.run import Rounds
+from weft.solver.problem.rounds import Rounds
 
 TEXT = """
 name: GPT on 4 A100

@@ -12,9 +12,9 @@ from weft.models.overlap.data_parallel import BUCKETS, GRADIENTS, WAYS, data_par
 from weft.models.overlap.placement import OverlapPlacement
 from weft.models.spec.spec import Spec, parse_spec
 from weft.solver.choices.relaxed.bounds import bound_of
-from weft.solver.choices.solve import solve_wide
+from weft.solver.choices.solve import solve_run
 from weft.solver.judge.validate import violations
-from weft.solver.wide.run import Run
+from weft.solver.problem.rounds import Run
 
 SPEC = """
 name: tiny
@@ -41,10 +41,10 @@ def under(found: OverlapPlacement, way: str, buckets: int) -> Mapping[str, float
 @pytest.mark.slow
 def test_the_search_finds_what_looking_at_every_assignment_does() -> None:
     found = data_parallel(spec_of())
-    best = {tuple(options.values()): solve_wide(found.problem.under(options), 1, effort=0.2).makespan
+    best = {tuple(options.values()): solve_run(found.problem.under(options), 1, effort=0.2).makespan
             for options in found.problem.assignments}
     assert len(best) == found.problem.assignment_count == 12
-    answer = solve_wide(found.problem, 1, effort=4.0)
+    answer = solve_run(found.problem, 1, effort=4.0)
     assert answer.makespan == pytest.approx(min(best.values())) == answer.makespan_bound
     assert best[answer.choices[GRADIENTS], answer.choices[BUCKETS]] == pytest.approx(answer.makespan)
     told = {(row["choice"], row["option"]): row["bound"] for row in answer.solver["options"]}
@@ -68,7 +68,7 @@ def test_memory_is_that_of_the_whole_model_with_its_part_of_the_state(way: str, 
     found = data_parallel(spec_of(count=count))
     parameters, mib = 80_000_000, 2**20
     assert found.problem.devices[0].static == parameters * (2 + 2 + 6)
-    answer = solve_wide(found.problem.under({GRADIENTS: way, BUCKETS: "4"}), 1, effort=1.0)
+    answer = solve_run(found.problem.under({GRADIENTS: way, BUCKETS: "4"}), 1, effort=1.0)
     state = parameters * 6 if way == WHOLE else 0
     assert answer.peak_memory[0] == 800 * mib + 10 * mib + state
     written = found.on_every_gpu(answer.problem)
@@ -79,7 +79,7 @@ def test_memory_is_that_of_the_whole_model_with_its_part_of_the_state(way: str, 
 def test_where_the_whole_state_does_not_fit_slices_do() -> None:
     assert 80_000_000 * 16 + 810 * 2**20 > 1.9 * 2**30 > 80_000_000 * 10 + 810 * 2**20
     found = data_parallel(spec_of(memory="1.9 GiB"))
-    answer = solve_wide(found.problem, 1, effort=2.0)
+    answer = solve_run(found.problem, 1, effort=2.0)
     assert answer.choices[GRADIENTS] != WHOLE
     row = next(row for row in answer.solver["options"] if row["option"] == WHOLE)
     assert row["bound"] is None or row["makespan"] is None
@@ -89,11 +89,11 @@ def test_where_the_whole_state_does_not_fit_slices_do() -> None:
 def test_gathers_run_beside_the_next_step() -> None:
     found = data_parallel(spec_of())
     taken = {GRADIENTS: SCATTERED, BUCKETS: "8"}
-    steady = solve_wide(found.problem.under(taken), 6, objective="rate", effort=1.0)
+    steady = solve_run(found.problem.under(taken), 6, objective="rate", effort=1.0)
     times = under(found, SCATTERED, 8)
     computed = sum(seconds for name, seconds in times.items() if name[0] in "FBU")
     assert not violations(steady)
-    assert steady.value < solve_wide(found.problem.under(taken), 1, effort=1.0).makespan
+    assert steady.value < solve_run(found.problem.under(taken), 1, effort=1.0).makespan
     assert computed <= steady.value * (1 + 1e-9)
 
 
@@ -102,7 +102,7 @@ def test_the_bound_on_all_is_below_every_assignment() -> None:
     found = data_parallel(spec_of(device=", bandwidth: 4 GB/s, latency: 20 us"))
     bound = bound_of(found.problem, Run.of(found.problem, 1), "makespan")
     for options in found.problem.assignments:
-        assert bound <= solve_wide(found.problem.under(options), 1, effort=0.1).makespan * (1 + 1e-9)
+        assert bound <= solve_run(found.problem.under(options), 1, effort=0.1).makespan * (1 + 1e-9)
     assert any("takes no time" in note for note in found.notes)
 
 

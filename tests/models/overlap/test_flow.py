@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from tests.support.examples import for_all
 from weft.models.overlap.flow import FlowStep, apart_blocks, duration, pieces, serial
 from weft.solver import BlockKind, Device, time_orders
-from weft.solver.wide.block import WideBlock
-from weft.solver.wide.problem import WideProblem
+from weft.solver.problem import Block, Problem
 
 
 def test_narrow_cuts_leave_matrix_products_whole_that_no_collective_reads() -> None:
@@ -57,9 +56,9 @@ def test_no_piece_begins_before_what_it_reads_and_all_work_is_done(steps: list[F
 DEVICES = (Device("gpu", 100), Device("network", lane_of="gpu"))
 
 
-def problem_of(steps: list[FlowStep], count: int, memory: int = 0, workspace: int = 0) -> WideProblem:
-    whole = WideBlock("F0", BlockKind.FORWARD, (0,), 1, (memory,), (workspace,))
-    return WideProblem("pass", DEVICES, tuple(apart_blocks(whole, pieces(steps, count, "batch"), {0: 1})))
+def problem_of(steps: list[FlowStep], count: int, memory: int = 0, workspace: int = 0) -> Problem:
+    whole = Block("F0", BlockKind.FORWARD, (0,), 1, (memory,), (workspace,))
+    return Problem("pass", DEVICES, tuple(apart_blocks(whole, pieces(steps, count, "batch"), {0: 1})))
 
 
 @for_all(rows(), st.sampled_from([1, 2, 4]), tries=50)

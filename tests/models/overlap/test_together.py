@@ -15,7 +15,7 @@ from weft.models.spec.spec import parse_spec
 from weft.models.tensor_parallel.shapes import ShapeCandidate, together
 from weft.models.tensor_parallel.space import Space
 from weft.solver import BlockKind, solve, violations
-from weft.solver.choices.solve import solve_wide
+from weft.solver.choices.solve import solve_run
 from weft.solver.judge.choice_rules import violations_of_choice
 
 SMALL = """
@@ -60,10 +60,10 @@ def made(text: str, *, backward: Backward = "full", pairs: bool = False, degrees
 def test_the_search_finds_what_looking_at_every_assignment_does() -> None:
     candidate, found = made(SMALL)
     choice, = found.problem.choices
-    best = {options[choice]: solve_wide(found.problem.under(options), 2, effort=0.3).makespan
+    best = {options[choice]: solve_run(found.problem.under(options), 2, effort=0.3).makespan
             for options in found.problem.assignments}
     assert "none" in best and any("apart" in way for way in best) and any(way.startswith("rs-c-ag") for way in best)
-    answer = solve_wide(found.problem, 2, effort=2.0)
+    answer = solve_run(found.problem, 2, effort=2.0)
     assert not violations(answer) and not violations_of_choice(answer, found.problem)
     assert answer.makespan == pytest.approx(min(best.values()))
     assert answer.makespan_bound <= answer.makespan < best["none"]
@@ -74,7 +74,7 @@ def test_the_search_finds_what_looking_at_every_assignment_does() -> None:
 def test_apart_a_collective_runs_beside_another_micro_batch() -> None:
     _, found = made(SMALL, backward="split")
     choice, = found.problem.choices
-    answer = solve_wide(found.problem.under({choice: "apart"}), 4, effort=2.0)
+    answer = solve_run(found.problem.under({choice: "apart"}), 4, effort=2.0)
     sent = [operation for operation in answer.operations
             if answer.problem.blocks[operation.block].kind == BlockKind.COLLECTIVE]
     computed = [operation for operation in answer.operations

@@ -8,9 +8,7 @@ import pytest
 
 from tests.support.sharing import one_gpu
 from weft.models.share.job import Job, SharingError, composed, in_one_unit, in_units, job_of, one_at_a_time
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
-from weft.solver.wide.block import WideBlock, WideDependency
-from weft.solver.wide.problem import WideProblem
+from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem, per_class
 
 
 def test_without_overlap_a_gpu_and_its_lanes_are_one() -> None:
@@ -41,13 +39,14 @@ def test_what_everything_has_and_what_is_held() -> None:
 
 
 @pytest.mark.parametrize(("blocks", "message"), [
-    ([WideBlock("C", BlockKind.OTHER, (0,), 1, job="x"), WideBlock("D", BlockKind.OTHER, (0,), 1, job="y")],
+    ([Block("C", BlockKind.OTHER, (0,), 1, job="x"), Block("D", BlockKind.OTHER, (0,), 1, job="y")],
      "has the jobs 'x', 'y' already"),
-    ([WideBlock("C", BlockKind.OTHER, (0,), {"long": 2, "short": 1})], "has micro-batches that differ"),
+    ([Block("C", BlockKind.OTHER, (0,), **per_class(duration={"long": 2, "short": 1}))],
+     "has micro-batches that differ"),
 ])
-def test_jobs_and_classes_are_not_one_job(blocks: list[WideBlock], message: str) -> None:
+def test_jobs_and_classes_are_not_one_job(blocks: list[Block], message: str) -> None:
     with pytest.raises(SharingError, match=message):
-        job_of("a", WideProblem("several", (Device("gpu"),), tuple(blocks)))
+        job_of("a", Problem("several", (Device("gpu"),), tuple(blocks)))
 
 
 def test_nothing_changes_in_the_same_units() -> None:
@@ -56,13 +55,13 @@ def test_nothing_changes_in_the_same_units() -> None:
 
 
 def test_every_class_of_a_cost_is_converted() -> None:
-    problem = WideProblem("p", (Device("gpu", 4),), (
-        WideBlock("C", BlockKind.OTHER, (0,), {"x": 0.1, "y": 3}, memory={"x": (1,), "y": (2,)}),
-        WideBlock("D", BlockKind.OTHER, (0,), 1, after=(WideDependency("C", {"x": 0.3, "y": 0}),))),
+    problem = Problem("p", (Device("gpu", 4),), (
+        Block("C", BlockKind.OTHER, (0,), **per_class(duration={"x": 0.1, "y": 3}, memory={"x": (1,), "y": (2,)})),
+        Block("D", BlockKind.OTHER, (0,), 1, after=(Dependency("C", **per_class(lag={"x": 0.3, "y": 0})),))),
         time_unit="s", memory_unit="GiB")
     found = in_units(problem, "ms", "MiB")
-    assert found.blocks[0].duration == {"x": 100, "y": 3000} and found.blocks[0].memory == {"x": (1024,), "y": (2048,)}
-    assert found.blocks[1].after[0].lag == {"x": 300, "y": 0} and found.devices[0].memory == 4096
+    assert found.blocks[0].by_class == {"duration": {"x": 100, "y": 3000}, "memory": {"x": (1024,), "y": (2048,)}}
+    assert found.blocks[1].after[0].by_class == {"lag": {"x": 300, "y": 0}} and found.devices[0].memory == 4096
 
 
 def test_unknown_units_cannot_be_converted() -> None:
@@ -92,7 +91,7 @@ def test_lanes_of_one_gpu_stand_behind_it_whichever_job_has_them() -> None:
 
 def test_choices_are_those_of_their_job() -> None:
     devices = (Device("gpu"),)
-    open_one = WideProblem("a", devices, tuple(WideBlock("C", BlockKind.OTHER, (0,), d, when={"way": way})
+    open_one = Problem("a", devices, tuple(Block("C", BlockKind.OTHER, (0,), d, when={"way": way})
                                                for way, d in (("fast", 1), ("slow", 2))),
                            choices={"way": ("fast", "slow")})
     found = composed([job_of("a", open_one), job_of("b", open_one)])

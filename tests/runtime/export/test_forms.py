@@ -20,14 +20,14 @@ from weft.runtime.export.tools.nnscaler import nnscaler_module
 from weft.runtime.export.torch_csv import torch_rows
 from weft.solver import BlockKind, Device, Schedule
 from weft.solver.baselines import baseline
+from weft.solver.problem import Block, Problem, per_class
+from weft.solver.problem.rounds import Run
 from weft.solver.schedule import Operation
-from weft.solver.wide.block import WideBlock
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Run
 
 
 def lengths() -> Schedule:
-    problem = WideProblem("lengths", (Device("gpu"),), (WideBlock("F", BlockKind.FORWARD, (0,), {"a": 1, "b": 2}),))
+    problem = Problem("lengths", (Device("gpu"),), (
+        Block("F", BlockKind.FORWARD, (0,), **per_class(duration={"a": 1, "b": 2})),))
     return schedule_of_rounds(problem, Run.of(problem, ["a", "b"]))
 
 

@@ -14,10 +14,8 @@ from tests.support.wide_problems import schedule_of_jobs, schedule_of_rounds
 from weft.runtime.plan.plan import load_plan, plan_from_json, plan_of, plan_to_json, save_plan
 from weft.runtime.plan.program import BlockWork
 from weft.solver.io.entries import FormatError
-from weft.solver.problem import BlockKind, Device
-from weft.solver.wide.block import WideBlock
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Run
+from weft.solver.problem import Block, BlockKind, Device, Problem, per_class
+from weft.solver.problem.rounds import Run
 
 
 def test_a_plan_file_gives_the_same_plan_back(tmp_path: Path) -> None:
@@ -98,7 +96,7 @@ def test_what_can_be_emulated_only_says_why() -> None:
         "the executor has no lanes for the passes of stages")
     assert "it has the jobs 'chat' and 'search', and one model is trained at a time" in str(
         plan_of(schedule_of_jobs()).why_not_trained)
-    block = WideBlock("F", BlockKind.FORWARD, (0,), {"short": 1, "long": 2})
-    wide = WideProblem("lengths", (Device("gpu"),), (block,))
+    block = Block("F", BlockKind.FORWARD, (0,), **per_class(duration={"short": 1, "long": 2}))
+    wide = Problem("lengths", (Device("gpu"),), (block,))
     assert "its micro-batches differ from each other" in str(
         plan_of(schedule_of_rounds(wide, Run.of(wide, ["short", "long"]))).why_not_trained)

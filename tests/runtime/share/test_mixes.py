@@ -17,7 +17,7 @@ from weft.runtime.plan.plan import Plan, plan_of
 from weft.runtime.plan.program import StageWork
 from weft.runtime.share.stages_plan import job_plans
 from weft.solver.baselines import baseline
-from weft.solver.wide.run import Rounds, Run
+from weft.solver.problem.rounds import Rounds, Run
 
 pytestmark = pytest.mark.slow
 

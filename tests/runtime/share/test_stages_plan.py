@@ -13,7 +13,7 @@ from weft.runtime.plan.plan import Plan, plan_of
 from weft.runtime.plan.program import ProgramError, Reduce, StageWork
 from weft.runtime.share.stages_plan import job_plans, orders_of
 from weft.solver import Block, BlockKind, Dependency, Problem, baseline
-from weft.solver.wide.run import Rounds, Run
+from weft.solver.problem.rounds import Rounds, Run
 
 
 def plan(*jobs: Job, steps: dict[str, int] | None = None) -> Plan:

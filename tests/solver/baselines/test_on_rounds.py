@@ -9,22 +9,20 @@ from tests.support.class_runs import pipeline_of_lengths
 from weft.solver import BASELINES, NotApplicable, baseline, validate, violations
 from weft.solver.baselines.on_rounds import baseline_on_rounds, best_on_rounds, known_on_rounds, stand_ins
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
-from weft.solver.wide.block import WideBlock, WideDependency
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Rounds, Run
+from weft.solver.problem.rounds import Rounds, Run
 
 LENGTHS = [2, 6, 12, 12, 1, 3, 1, 4]
 
 
-def as_wide(problem: Problem, job: str | None = None, prefix: str = "") -> tuple[WideBlock, ...]:
-    return tuple(WideBlock(prefix + b.name, b.kind, b.devices, b.duration, b.memory, b.workspace,
-                           tuple(WideDependency(prefix + w.block, w.lag, w.link, w.distance) for w in b.after),
-                           job=job) for b in problem.blocks)
+def as_wide(problem: Problem, job: str | None = None, prefix: str = "") -> tuple[Block, ...]:
+    return tuple(Block(prefix + b.name, b.kind, b.devices, b.duration, b.memory, b.workspace,
+                       tuple(Dependency(prefix + w.block, w.lag, w.link, w.distance) for w in b.after),
+                       job=job) for b in problem.blocks)
 
 
 def test_of_one_class_they_are_those_of_the_plain_problem() -> None:
     plain = pipeline(chain(3), memory=4)
-    wide = WideProblem("one", plain.devices, as_wide(plain))
+    wide = Problem("one", plain.devices, as_wide(plain))
     found = known_on_rounds(Rounds(wide, Run.of(wide, 6)))
     for name in BASELINES:
         try:
@@ -64,7 +62,7 @@ def test_stand_ins_have_mean_times_and_the_amounts_of_a_class() -> None:
 
 def test_jobs_are_merged() -> None:
     one, two = pipeline(chain(2)), pipeline(chain(2), forward=3)
-    wide = WideProblem("two", one.devices, (*as_wide(one, "one", "x"), *as_wide(two, "two", "y")))
+    wide = Problem("two", one.devices, (*as_wide(one, "one", "x"), *as_wide(two, "two", "y")))
     rounds = Rounds(wide, Run.of(wide, {"one": 6, "two": 3}))
     found = known_on_rounds(rounds)
     assert {"gpipe", "1f1b", "greedy"} <= set(found)
@@ -74,13 +72,13 @@ def test_jobs_are_merged() -> None:
 
 def test_streams_of_several_jobs_run_side_by_side() -> None:
     """One is bound by its loads, the other by what it computes: beside each other they take less than in turn."""
-    def job(name: str, load: int, compute: int) -> tuple[WideBlock, ...]:
+    def job(name: str, load: int, compute: int) -> tuple[Block, ...]:
         stream = Problem(name, (Device("gpu", 3), Device("loads", lane_of="gpu")), (
             Block("L" + name, BlockKind.OTHER, (1,), load, (1,)),
             Block("C" + name, BlockKind.OTHER, (0,), compute, (-1,), after=(Dependency("L" + name),))))
         return as_wide(stream, name, "")
 
-    wide = WideProblem("two", (Device("gpu", 3), Device("loads", lane_of="gpu")), (*job("a", 9, 2), *job("b", 2, 9)))
+    wide = Problem("two", (Device("gpu", 3), Device("loads", lane_of="gpu")), (*job("a", 9, 2), *job("b", 2, 9)))
     schedule = known_on_rounds(Rounds(wide, Run.of(wide, {"a": 6, "b": 6})))["stream"]
     validate(schedule)
     assert schedule.makespan <= 6 * 11 + 9
@@ -95,7 +93,7 @@ def test_what_no_known_schedule_is_for_says_so() -> None:
 
 
 @for_all(wide_runs(choices=False, classes=True, jobs=True), tries=25)
-def test_of_any_run_what_is_made_is_a_schedule(drawn: tuple[WideProblem, Run]) -> None:
+def test_of_any_run_what_is_made_is_a_schedule(drawn: tuple[Problem, Run]) -> None:
     wide, run = drawn
     rounds = Rounds(wide, run)
     for schedule in known_on_rounds(rounds).values():

@@ -13,8 +13,8 @@ from tests.support.class_runs import pipeline_of_lengths
 from weft.solver.bounds.heads import Times
 from weft.solver.bounds.makespan import makespan_bound
 from weft.solver.bounds.memory import _lost, area_in, bound_in, chains_of_one
+from weft.solver.problem.rounds import Rounds
 from weft.solver.ticks import TickProblem
-from weft.solver.wide.run import Rounds
 
 
 def times(*rows: Sequence[int]) -> Times:

@@ -20,10 +20,9 @@ from weft.solver.choices.sequences.node import Roots, SequenceNode, SequenceProb
 from weft.solver.choices.sequences.partial import any_sequences
 from weft.solver.judge.choice_rules import violations_of_choice
 from weft.solver.orders.climb import Climb, Decided
+from weft.solver.problem import Block, Dependency, Problem, per_class
+from weft.solver.problem.rounds import Rounds, Run
 from weft.solver.step.search import Search, solve
-from weft.solver.wide.block import WideBlock, WideDependency
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Rounds, Run
 
 
 def begun(root: ChoiceNode, leaf: ChoiceNode, seed: int = 0) -> Climb[Taken] | None:
@@ -40,7 +39,7 @@ def begun(root: ChoiceNode, leaf: ChoiceNode, seed: int = 0) -> Climb[Taken] | N
     return climb
 
 
-def check(climb: Climb[Taken], whole: WideProblem) -> None:
+def check(climb: Climb[Taken], whole: Problem) -> None:
     """All that is kept is judged, and of the assignment that it says."""
     for kept in climb.kept:
         rounds = kept.decision.rounds
@@ -94,11 +93,11 @@ def test_it_ends_at_the_best_classes_in_the_best_places(seed: int) -> None:
     assert expected is not None and climb.kept[0].makespan == pytest.approx(float(expected))
 
 
-def _problem(memory: int) -> WideProblem:
-    def block(name: str, kind: BlockKind, amount: int, *after: str, **when: str) -> WideBlock:
-        return WideBlock(name, kind, (0,), 1, (amount,), after=tuple(map(WideDependency, after)), when=when)
+def _problem(memory: int) -> Problem:
+    def block(name: str, kind: BlockKind, amount: int, *after: str, **when: str) -> Block:
+        return Block(name, kind, (0,), 1, (amount,), after=tuple(map(Dependency, after)), when=when)
 
-    return WideProblem("two ways", (Device("gpu", memory),), (
+    return Problem("two ways", (Device("gpu", memory),), (
         block("F", BlockKind.FORWARD, 2, way="keep"), block("F", BlockKind.FORWARD, 1, way="again"),
         block("R", BlockKind.RECOMPUTE, 1, "F", way="again"), block("B", BlockKind.BACKWARD, -2, "F", way="keep"),
         block("B", BlockKind.BACKWARD, -2, "R", way="again")), choices={"way": ("keep", "again")})
@@ -136,14 +135,14 @@ def test_an_order_that_does_not_fit_is_none() -> None:
 
 
 def test_classes_in_other_places_take_the_places_of_their_micro_batches() -> None:
-    problem = WideProblem("two classes", (Device("gpu"),), (
-        WideBlock("F", BlockKind.FORWARD, (0,), {"short": 1, "long": 3}),
-        WideBlock("B", BlockKind.BACKWARD, (0,), {"short": 2, "long": 5}, after=(WideDependency("F"),))))
+    problem = Problem("two classes", (Device("gpu"),), (
+        Block("F", BlockKind.FORWARD, (0,), **per_class(duration={"short": 1, "long": 3})),
+        Block("B", BlockKind.BACKWARD, (0,), **per_class(duration={"short": 2, "long": 5}), after=(Dependency("F"),))))
     one, other = (Rounds(problem, Run.of(problem, list(row)))
                   for row in (["short", "long"] * 2, ["long", "short", "short", "long"]))
     best = solve(one.problem, one.run.rounds, effort=0.5)
     made = scheduled(other, carried(best, one, other))
     assert made is not None and made.makespan == best.makespan
-    rows = [[(rounds.wide.blocks[block].name, m) for block, m in (rounds.apart(*op) for op in schedule.orders[0])]
+    rows = [[(rounds.origin.blocks[block].name, m) for block, m in (rounds.apart(*op) for op in schedule.orders[0])]
             for rounds, schedule in ((one, best), (other, made))]
     assert rows[0] == rows[1]

@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 from weft.solver.choices.partial import MOST_LOOKS, Partial, first_looks
-from weft.solver.problem import BlockKind, Device
-from weft.solver.wide.block import WideBlock
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Run
+from weft.solver.problem import Block, BlockKind, Device, Problem
+from weft.solver.problem.rounds import Run
 
 #: What a block takes, by choice and option.
 LASTS = {"small": {"x": 1, "y": 2}, "large": {"x": 5, "y": 9, "z": 7}}
@@ -17,9 +15,9 @@ LASTS = {"small": {"x": 1, "y": 2}, "large": {"x": 5, "y": 9, "z": 7}}
 @pytest.fixture
 def root() -> Partial:
     """Two micro-batches on one device, of two blocks that last as is chosen."""
-    blocks = tuple(WideBlock(f"{choice} {option}", BlockKind.OTHER, (0,), lasts, when={choice: option})
+    blocks = tuple(Block(f"{choice} {option}", BlockKind.OTHER, (0,), lasts, when={choice: option})
                    for choice, options in LASTS.items() for option, lasts in options.items())
-    problem = WideProblem("w", (Device("gpu"),), blocks, choices={choice: tuple(of) for choice, of in LASTS.items()})
+    problem = Problem("w", (Device("gpu"),), blocks, choices={choice: tuple(of) for choice, of in LASTS.items()})
     return Partial(problem, Run.of(problem, 2), "makespan")
 
 
@@ -52,9 +50,9 @@ def test_beside_a_leaf_are_those_with_one_other_option(root: Partial) -> None:
 
 
 def test_choices_with_the_same_options_swap_theirs() -> None:
-    blocks = tuple(WideBlock(f"{choice} {option}", BlockKind.OTHER, (0,), 1, when={choice: option})
+    blocks = tuple(Block(f"{choice} {option}", BlockKind.OTHER, (0,), 1, when={choice: option})
                    for choice in ("one", "two", "three") for option in "xy")
-    problem = WideProblem("w", (Device("gpu"),), blocks, choices=dict.fromkeys(("one", "two", "three"), ("x", "y")))
+    problem = Problem("w", (Device("gpu"),), blocks, choices=dict.fromkeys(("one", "two", "three"), ("x", "y")))
     root = Partial(problem, Run.of(problem, 2), "makespan")
     found = [dict(node.options) for node in root.beside(root.at({"one": "x", "two": "y", "three": "x"}))]
     assert len(found) == 3 + 2
@@ -67,10 +65,10 @@ def test_any_leaf_takes_the_first_option_of_what_is_open(root: Partial) -> None:
     assert leaf.bound <= root.bound
 
 
-def with_choices(number: int) -> WideProblem:
-    blocks = tuple(WideBlock(f"b{i}", BlockKind.OTHER, (0,), 1 + place, when={f"c{i}": option})
+def with_choices(number: int) -> Problem:
+    blocks = tuple(Block(f"b{i}", BlockKind.OTHER, (0,), 1 + place, when={f"c{i}": option})
                    for i in range(number) for place, option in enumerate("xyz"))
-    return WideProblem("w", (Device("gpu"),), blocks, choices={f"c{i}": ("x", "y", "z") for i in range(number)})
+    return Problem("w", (Device("gpu"),), blocks, choices={f"c{i}": ("x", "y", "z") for i in range(number)})
 
 
 def test_all_of_few() -> None:

@@ -12,7 +12,7 @@ from weft.solver.choices.node import ChoiceNode
 from weft.solver.choices.partial import Partial
 from weft.solver.choices.tree import Tree
 from weft.solver.portfolio import Candidate
-from weft.solver.wide.run import Run
+from weft.solver.problem.rounds import Run
 
 
 def test_what_is_broken_off_while_it_is_divided_counts() -> None:

@@ -14,15 +14,15 @@ from tests.support.commands import ran, shows
 from weft.solver import BlockKind, Device, Schedule, time_orders
 from weft.solver.io.entries import FormatError
 from weft.solver.io.schedule_files import schedule_from_json, schedule_to_json
-from weft.solver.wide.block import WideBlock
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Rounds, Run
+from weft.solver.problem import Block, Problem, per_class
+from weft.solver.problem.rounds import Rounds, Run
 
 
 def written() -> dict[str, Any]:
     """Two micro-batches of job ``one``, short and long, and two of job ``two``; an option was taken."""
-    wide = WideProblem("w", (Device("gpu"),), (WideBlock("a", BlockKind.OTHER, (0,), {"s": 1, "l": 3}, (0,), job="one"),
-                                               WideBlock("b", BlockKind.OTHER, (0,), 4, (0,), job="two")))
+    wide = Problem("w", (Device("gpu"),), (
+        Block("a", BlockKind.OTHER, (0,), **per_class(duration={"s": 1, "l": 3}), job="one"),
+        Block("b", BlockKind.OTHER, (0,), 4, job="two")))
     rounds = Rounds(wide, Run.of(wide, {"one": ["s", "l"], "two": 2}))
     made = time_orders(rounds.problem, 1, [[(i, 0) for i in rounds.problem.topological_order]])
     solver = {"name": "weft", "options": [

@@ -12,21 +12,20 @@ import pytest
 from tests.support.examples import for_all
 from tests.support.wide_problems import keep_or_recompute, wide_problems
 from weft.solver.io.entries import FormatError
-from weft.solver.io.problem_files import any_problem_from_json, load_any_problem, problem_to_json
+from weft.solver.io.problem_files import load_problem, problem_from_json, problem_to_json
 from weft.solver.problem import Problem
-from weft.solver.wide.problem import WideProblem
 
 
 @for_all(wide_problems(classes=True), tries=30)
-def test_what_is_written_is_read(problem: WideProblem) -> None:
-    assert any_problem_from_json(json.loads(json.dumps(problem_to_json(problem)))) == problem
+def test_what_is_written_is_read(problem: Problem) -> None:
+    assert problem_from_json(json.loads(json.dumps(problem_to_json(problem)))) == problem
 
 
 def test_files_without_anything_open_are_plain(tmp_path: Path) -> None:
     plain = keep_or_recompute(1, choices=False)
     path = tmp_path / "plain.json"
     path.write_text(json.dumps(problem_to_json(plain)))
-    assert isinstance(load_any_problem(path), Problem)
+    assert load_problem(path).is_plain
 
 
 @pytest.mark.parametrize(("field", "value", "message"), [
@@ -43,7 +42,7 @@ def test_what_is_wrong_is_said_with_its_place(field: str, value: object, message
     written = problem_to_json(keep_or_recompute(0))
     (written if field == "choices" else written["blocks"][0])[field] = value
     with pytest.raises(FormatError, match=message):
-        any_problem_from_json(written, "file.json")
+        problem_from_json(written, "file.json")
 
 
 @pytest.mark.parametrize(("damage", "message"), [
@@ -69,5 +68,5 @@ def test_what_is_wrong_is_said_even_where_no_option_can_be_at_fault(damage: Call
     written = problem_to_json(keep_or_recompute(0))
     damage(written)
     with pytest.raises(FormatError, match=message) as caught:
-        any_problem_from_json(written, "file.json")
+        problem_from_json(written, "file.json")
     assert "\n" not in str(caught.value) and str(caught.value).startswith("file.json: ")

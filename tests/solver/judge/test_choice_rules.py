@@ -11,21 +11,20 @@ import pytest
 from weft.solver import BlockKind, Device, Schedule, time_orders
 from weft.solver.baselines.rivals.greedy import orders
 from weft.solver.judge.choice_rules import violations_of_choice
-from weft.solver.wide.block import WideBlock, WideDependency
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Rounds, Run
+from weft.solver.problem import Block, Dependency, Problem, per_class
+from weft.solver.problem.rounds import Rounds, Run
 
 
-def block(name: str, duration: Any = 1, *after: WideDependency, **when: str) -> WideBlock:
-    return WideBlock(name, BlockKind.OTHER, (0,), duration, (1,), after=after, when=when)
+def block(name: str, duration: Any = 1, *after: Dependency, **when: str) -> Block:
+    return Block(name, BlockKind.OTHER, (0,), duration, (1,), after=after, when=when)
 
 
-WHOLE = WideProblem("w", (Device("gpu"),), (
-    block("a"), block("b", 2, WideDependency("a", 1, when={"how": "slow"}), how="slow"), block("b", 1, how="fast"),
-    block("c", 1, WideDependency("b"), WideDependency("d")), block("d", how="fast")), choices={"how": ("slow", "fast")})
+WHOLE = Problem("w", (Device("gpu"),), (
+    block("a"), block("b", 2, Dependency("a", 1, when={"how": "slow"}), how="slow"), block("b", 1, how="fast"),
+    block("c", 1, Dependency("b"), Dependency("d")), block("d", how="fast")), choices={"how": ("slow", "fast")})
 
 
-def schedule(whole: WideProblem, options: Mapping[str, str], micro_batches: Any = 2) -> Schedule:
+def schedule(whole: Problem, options: Mapping[str, str], micro_batches: Any = 2) -> Schedule:
     wide = whole.under(options)
     rounds = Rounds(wide, Run.of(wide, micro_batches))
     count = rounds.run.rounds
@@ -68,12 +67,13 @@ def test_devices_links_and_units_are_those_of_the_whole_problem() -> None:
 
 
 def test_jobs_and_classes_are_compared_too() -> None:
-    whole = replace(WHOLE, blocks=tuple(replace(one, duration={"s": 1, "l": 3}, job="one") if one.name == "a" else
-                                        replace(one, job="one") for one in WHOLE.blocks))
+    whole = replace(WHOLE, blocks=tuple(
+        replace(one, job="one", **per_class(duration={"s": 1, "l": 3})) if one.name == "a" else
+        replace(one, job="one") for one in WHOLE.blocks))
     made = schedule(whole, {"how": "fast"}, ["s", "l"])
     assert violations_of_choice(made, whole) == []
-    dearer = replace(whole, blocks=tuple(replace(one, duration={"s": 1, "l": 4}) if one.name == "a" else one
-                                         for one in whole.blocks))
+    dearer = replace(whole, blocks=tuple(
+        replace(one, **per_class(duration={"s": 1, "l": 4})) if one.name == "a" else one for one in whole.blocks))
     assert violations_of_choice(made, dearer) == [
         "block 'a' of class 'l': duration is 3, and 4 under the options taken"]
     plain = replace(schedule(WHOLE, {"how": "fast"}), choices={"how": "fast"})
@@ -101,7 +101,7 @@ def test_each_cost_of_a_block_is_that_of_the_whole_problem(label: str, stated: s
     ("slow", "x", True), ("slow", "y", False), ("fast", "x", False), ("fast", "y", False)])
 def test_a_block_exists_where_every_option_of_its_when_is_taken(how: str, why: str, exists: bool) -> None:
     both = block("e", how="slow", why="x")
-    waits = block("f", 1, WideDependency("a", 2, when={"how": "slow", "why": "x"}), WideDependency("d"))
+    waits = block("f", 1, Dependency("a", 2, when={"how": "slow", "why": "x"}), Dependency("d"))
     whole = replace(WHOLE, blocks=(*WHOLE.blocks, both, waits, block("g", why="y")),
                     choices={"how": ("slow", "fast"), "why": ("x", "y")})
     options = {"how": how, "why": why}

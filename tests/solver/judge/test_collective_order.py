@@ -13,7 +13,7 @@ from weft.runtime.plan.lanes import collective_rows
 from weft.runtime.plan.plan import plan_of
 from weft.solver.baselines import baseline
 from weft.solver.judge.collective_order import collective_order_faults
-from weft.solver.wide.run import Rounds, Run
+from weft.solver.problem.rounds import Rounds, Run
 
 
 def test_one_order_is_good_whatever_ranks_do_by_themselves() -> None:

@@ -12,24 +12,23 @@ from tests.support.builders import chain, loop, pipeline, v
 from tests.support.examples import slow
 from weft.solver.bounds import makespan_bound
 from weft.solver.bounds.states import Analysis, search, system_of
-from weft.solver.problem import Problem
+from weft.solver.problem import Block, Dependency, Problem, per_class
+from weft.solver.problem.rounds import Rounds, Run
 from weft.solver.relations.graph import graph_of
 from weft.solver.relations.implied_order import implied_order
 from weft.solver.relations.turns import turns_of
 from weft.solver.ticks import TickProblem
-from weft.solver.wide.block import WideBlock, WideDependency
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Rounds, Run
 
 AMPLE = 10**12
 
 
-def of_classes(plain: Problem, draw: random.Random) -> WideProblem:
+def of_classes(plain: Problem, draw: random.Random) -> Problem:
     """``plain`` with micro-batches of two classes, which differ in duration alone."""
-    blocks = tuple(WideBlock(block.name, block.kind, block.devices, {name: draw.randint(1, 4) for name in "ab"},
-                             block.memory, (), tuple(WideDependency(wait.block, draw.randint(0, 1))
-                                                     for wait in block.after)) for block in plain.blocks)
-    return WideProblem("classes", plain.devices, blocks)
+    blocks = tuple(Block(block.name, block.kind, block.devices,
+                         **per_class(duration={name: draw.randint(1, 4) for name in "ab"}, memory=block.memory),
+                         after=tuple(Dependency(wait.block, draw.randint(0, 1)) for wait in block.after))
+                   for block in plain.blocks)
+    return Problem("classes", plain.devices, blocks)
 
 
 def rounds_of(seed: int) -> Rounds:

@@ -16,8 +16,8 @@ from tests.support.sharing import one_gpu
 from tests.support.wide_problems import keep_or_recompute
 from weft.app.share.search import Question, share_jobs
 from weft.solver.choices.sequences.solve import solve_sequence
-from weft.solver.choices.solve import solve_wide
-from weft.solver.wide.run import Run as WideRun
+from weft.solver.choices.solve import solve_run
+from weft.solver.problem.rounds import Run as WideRun
 
 _PROBLEMS = ROOT / "experiments" / "problems"
 #: What is searched of each shipped problem.
@@ -44,7 +44,7 @@ def runs() -> Iterator[tuple[str, Run]]:
 
 def _extended(number: int) -> dict[str, Any]:
     problem, run = widened(extended(len(EXTENSIONS), 3)[number])
-    return said_wide(solve_wide(problem, run, time_limit=UNLIMITED, effort=0.1, seed=number))
+    return said_wide(solve_run(problem, run, time_limit=UNLIMITED, effort=0.1, seed=number))
 
 
 def _shipped(name: str, **options: Any) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def _shipped(name: str, **options: Any) -> dict[str, Any]:
 
 def _chosen(objective: str) -> dict[str, Any]:
     problem = keep_or_recompute(4, classes=True)
-    return said_wide(solve_wide(problem, ["short", "long", "short"], objective=objective, time_limit=UNLIMITED,
+    return said_wide(solve_run(problem, ["short", "long", "short"], objective=objective, time_limit=UNLIMITED,
                                 effort=0.5, seed=2))
 
 

@@ -172,7 +172,7 @@ def test_a_placement_without_a_schedule_yet_keeps_its_bound(monkeypatch: pytest.
     def none_found(*_: object, **__: object) -> Schedule:
         raise NoneFound("time was over")
 
-    monkeypatch.setattr("weft.app.overlap.solve_wide", none_found)
+    monkeypatch.setattr("weft.app.overlap.solve_run", none_found)
     told = solved(TENSOR, effort=0.3).solver
     assert told["bound_over_placements"] < told["overlap"]["with"]
     assert "unknown" in {row["verdict"] for row in told["alternatives"]}

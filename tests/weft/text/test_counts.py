@@ -7,22 +7,21 @@ from typing import Any
 
 from tests.support.builders import chain, pipeline
 from weft.solver import BlockKind, Device, Schedule, baseline, solve
-from weft.solver.wide.block import WideBlock
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Run
+from weft.solver.problem import Block, Problem, per_class
+from weft.solver.problem.rounds import Run
 from weft.text.counts import devices_text, micro_batches_text, option_lines, run_text, taken_text, unit_text
 
 
 def test_micro_batches_are_told_by_job_and_class() -> None:
-    jobs = WideProblem("jobs", (Device("gpu"),), (
-        WideBlock("a", BlockKind.OTHER, (0,), {"s": 1, "l": 2}, job="one"),
-        WideBlock("b", BlockKind.OTHER, (0,), 1, job="two")))
+    jobs = Problem("jobs", (Device("gpu"),), (
+        Block("a", BlockKind.OTHER, (0,), **per_class(duration={"s": 1, "l": 2}), job="one"),
+        Block("b", BlockKind.OTHER, (0,), 1, job="two")))
     assert run_text(Run.of(jobs, {"one": ["s", "l"] * 2, "two": 2})) == (
         "4 micro-batches of one (2 s, 2 l) and 2 micro-batches of two in 2 rounds")
 
 
 def test_steps_and_pairs_are_not_called_micro_batches() -> None:
-    problem = WideProblem("p", (Device("gpu"),), (WideBlock("a", BlockKind.OTHER, (0,), 1),)).plain()
+    problem = Problem("p", (Device("gpu"),), (Block("a", BlockKind.OTHER, (0,), 1),)).plain()
     schedule = solve(problem, 2, effort=0.1)
     assert (micro_batches_text(schedule), unit_text(schedule)) == ("2 micro-batches", "micro-batch")
     steps, pairs = (schedule.with_solver(unit=unit) for unit in ("step", "pair"))
@@ -31,8 +30,8 @@ def test_steps_and_pairs_are_not_called_micro_batches() -> None:
 
 
 def test_lanes_are_told_beside_devices() -> None:
-    problem = WideProblem("p", (Device("gpu"), Device("nic", lane_of="gpu")), (
-        WideBlock("a", BlockKind.OTHER, (0,), 1), WideBlock("b", BlockKind.OTHER, (1,), 1))).plain()
+    problem = Problem("p", (Device("gpu"), Device("nic", lane_of="gpu")), (
+        Block("a", BlockKind.OTHER, (0,), 1), Block("b", BlockKind.OTHER, (1,), 1))).plain()
     assert devices_text(problem) == "1 device and 1 lane"
 
 

@@ -23,11 +23,10 @@ from weft.solver.baselines.on_rounds import baseline_on_rounds, known_on_rounds
 from weft.solver.control.clock import unwatched
 from weft.solver.cpsat.budget import Budget
 from weft.solver.problem import Problem
+from weft.solver.problem.rounds import Rounds
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.goals import timed_for
 from weft.solver.step.search import Infeasible, Progress, is_large
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Rounds
 
 if TYPE_CHECKING:
     from weft.app.lib.sources import MicroBatches, Source
@@ -91,9 +90,9 @@ def compare_source(
                       adam)
 
 
-def _with_adam(source: Problem | WideProblem | Spec) -> Spec | None:
+def _with_adam(source: Problem | Spec) -> Spec | None:
     """The same with Adam in place of AdamA; nothing for a spec without AdamA."""
-    if isinstance(source, Problem | WideProblem) or source.training is None or source.training.optimizer != "adama":
+    if isinstance(source, Problem) or source.training is None or source.training.optimizer != "adama":
         return None
     return source.model_copy(update={"training": source.training.model_copy(update={"optimizer": "adam"})})
 

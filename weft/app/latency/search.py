@@ -29,7 +29,6 @@ from weft.solver.schedule import Schedule
 from weft.solver.step.search import Search
 from weft.solver.step.stretch import at_its_times
 from weft.solver.ticks import TickProblem
-from weft.solver.wide.problem import WideProblem
 
 if TYPE_CHECKING:
     from weft.app.lib.sources import MicroBatches, Source
@@ -76,12 +75,12 @@ def serve_source(
     if points < 2:
         raise ValueError(f"points is {points}, a trade-off has at least its two ends")
     source = read_source(source)
-    size = None if isinstance(source, Problem | WideProblem) else source.run.micro_batch_size
-    if not isinstance(source, Problem | WideProblem) and isinstance(source.model, GraphNetworkModel):
+    size = None if isinstance(source, Problem) else source.run.micro_batch_size
+    if not isinstance(source, Problem) and isinstance(source.model, GraphNetworkModel):
         raise ValueError(f"{source.where}: a latency is of one micro-batch among others, and a graph-network runs one "
                          "pass over its graph at a time: its latency is its makespan")
     with options.preparing():
-        counted = micro_batches or 1 if isinstance(source, Problem) else micro_batches
+        counted = micro_batches or 1 if isinstance(source, Problem) and source.is_plain else micro_batches
         case = case_of(source, counted, options)
         _require_one_kind(case)
         case = for_objective(case, "latency")  # latencies are searched only on the listed placements

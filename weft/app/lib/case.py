@@ -22,10 +22,9 @@ from weft.app.lib.sources import read_source
 from weft.app.lib.verdicts import backward_title, layout_title
 from weft.solver.control.clock import OutOfTime
 from weft.solver.problem import Problem
+from weft.solver.problem.rounds import Rounds, Run
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Infeasible, NoneFound
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Rounds, Run
 from weft.text.counts import assignment_title
 
 if TYPE_CHECKING:
@@ -102,7 +101,7 @@ def case_of(source: Source, micro_batches: MicroBatches | None = None, options: 
     placement.
     """
     source = read_source(source)
-    if isinstance(source, WideProblem):
+    if isinstance(source, Problem) and (source.jobs or not source.is_plain):
         from weft.app.lib.wide import wide_case
 
         return _case_of_wide(wide_case(source, micro_batches, options))

@@ -26,7 +26,6 @@ from weft.models.spec.sections import Spec
 from weft.models.spec.spec import SpecError
 from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
-from weft.solver.wide.problem import WideProblem
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +66,7 @@ class GridPipeline:
         return self.space.end(self.grid.degrees, schedule)
 
 
-def is_open(source: Spec | Problem | WideProblem) -> TypeGuard[Spec]:
+def is_open(source: Spec | Problem) -> TypeGuard[Spec]:
     """Whether ``source`` is a spec with open degrees of its grid."""
     return isinstance(source, Spec) and source.parallel is not None and bool(grid_space(source).open)
 

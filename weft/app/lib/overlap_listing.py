@@ -17,7 +17,7 @@ from weft.models.spec.sections import Spec
 from weft.solver.bounds.load import load_bound as plain_bound
 from weft.solver.choices.relaxed.bounds import load_bound
 from weft.solver.control.clock import OutOfTime, checkpoint
-from weft.solver.wide.run import Run
+from weft.solver.problem.rounds import Run
 
 #: The ending of titles of placements whose micro-batches pass in pairs.
 IN_PAIRS = ", in pairs"

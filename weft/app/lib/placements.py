@@ -18,10 +18,9 @@ from weft.solver.bounds.load import load_bound, work_alone
 from weft.solver.control.clock import OutOfTime
 from weft.solver.judge.validate import violations
 from weft.solver.problem import Problem
+from weft.solver.problem.rounds import Rounds, Run
 from weft.solver.schedule import Schedule, latest_end
 from weft.solver.timing import Orders, time_orders
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Rounds, Run
 
 if TYPE_CHECKING:
     from weft.models.candidates.build import ModelCandidate
@@ -96,7 +95,7 @@ class OpenPlacement:
     :class:`~weft.app.lib.case.CasePlacement`."""
 
     title: str
-    problem: WideProblem
+    problem: Problem
     run: Run
     details: dict[str, Any]
 
@@ -177,7 +176,7 @@ def _of_whole_model(found: OverlapPlacement, options: Mapping[str, str], count: 
         written_out=written_out, replicas=count, choices=options)
 
 
-def by_device(details: Mapping[str, Any], problem: Problem | WideProblem) -> dict[str, Any]:
+def by_device(details: Mapping[str, Any], problem: Problem) -> dict[str, Any]:
     """``details`` with an entry for each device of ``problem`` in place of one for each GPU: lanes have no memory."""
     found = dict(details)
     for label, nothing in (("static_memory", 0), ("gpu_memory", None)):

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, TypeAlias, TypeGuard, Union
 if TYPE_CHECKING:
     from weft.models.spec.spec import Spec
     from weft.solver.problem import Problem
-    from weft.solver.wide.problem import WideProblem
 
 PathLike: TypeAlias = str | os.PathLike[str]
 #: A solvable source: a model spec or ``weft.problem/1`` file, or the object read from one.
-Source: TypeAlias = Union[PathLike, "Spec", "Problem", "WideProblem"]
+Source: TypeAlias = Union[PathLike, "Spec", "Problem", "Problem"]
 #: The number of micro-batches; with classes the class of each; with jobs one of these for each job.
 MicroBatches: TypeAlias = int | Sequence[str] | Mapping[str, int | Sequence[str]]
 
@@ -25,15 +24,14 @@ _ELSEWHERE = {
 }
 
 
-def read_source(source: Source, *, with_phases: bool = False) -> Problem | WideProblem | Spec:
+def read_source(source: Source, *, with_phases: bool = False) -> Problem | Spec:
     """The spec or block problem that ``source`` is or names. Raises ``FormatError``, ``SpecError`` (also for phases,
     unless they are read ``with_phases``), or ``ValueError`` for what is neither."""
     from weft.solver.io.entries import FormatError
-    from weft.solver.io.problem_files import load_any_problem
+    from weft.solver.io.problem_files import load_problem
     from weft.solver.problem import Problem
-    from weft.solver.wide.problem import WideProblem
 
-    if isinstance(source, Problem | WideProblem):
+    if isinstance(source, Problem):
         return source
     if not isinstance(source, str | os.PathLike):
         from weft.models.spec.spec import Spec
@@ -44,7 +42,7 @@ def read_source(source: Source, *, with_phases: bool = False) -> Problem | WideP
                          "name of a file with one")
     if Path(source).suffix.lower() == ".json":
         try:
-            return load_any_problem(source)
+            return load_problem(source)
         except FormatError:
             from weft.app.config_spec import is_config
 

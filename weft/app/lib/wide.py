@@ -9,9 +9,8 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from weft.solver.choices.partial import first_looks
-from weft.solver.problem import ProblemError
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Rounds, Run
+from weft.solver.problem import Problem, ProblemError
+from weft.solver.problem.rounds import Rounds, Run
 
 if TYPE_CHECKING:
     from weft.app.lib.options import SearchOptions
@@ -23,7 +22,7 @@ class WideCase:
     """A wide problem and its run; ``reorder``: whether the micro-batches of a job may be reordered; ``any_class``:
     whether each may be of any class, of which ``run`` has only the first."""
 
-    problem: WideProblem
+    problem: Problem
     run: Run
     reorder: bool = False
     any_class: bool = False
@@ -44,7 +43,7 @@ class WideCase:
         return found
 
 
-def wide_case(problem: WideProblem, micro_batches: MicroBatches | None, options: SearchOptions | None) -> WideCase:
+def wide_case(problem: Problem, micro_batches: MicroBatches | None, options: SearchOptions | None) -> WideCase:
     """The case of ``problem``. Raises ``ValueError`` for nonexistent micro-batches."""
     ratio, reorder, any_class = (None, False, False) if options is None else (
         options.ratio, options.reorder, options.any_class)
@@ -62,7 +61,7 @@ def wide_case(problem: WideProblem, micro_batches: MicroBatches | None, options:
     return WideCase(problem, Run.of_any_class(problem, micro_batches, ratio), reorder, any_class)
 
 
-def _of_one_class(problem: WideProblem, run: Run) -> list[Run]:
+def _of_one_class(problem: Problem, run: Run) -> list[Run]:
     """The run with all micro-batches of one class, for each class."""
     names = {job: problem.classes_of(job) or (None,) for job in run.classes}
     return [replace(run, classes={job: (names[job][min(number, len(names[job]) - 1)],) * len(row)
@@ -70,7 +69,7 @@ def _of_one_class(problem: WideProblem, run: Run) -> list[Run]:
             for number in range(max(map(len, names.values())))]
 
 
-def _examples(problem: WideProblem) -> list[str]:
+def _examples(problem: Problem) -> list[str]:
     if problem.jobs:
         return [",".join(f"{job}=N" for job in problem.jobs)]
     return ["the class of each, as " + ",".join(problem.classes)] if problem.classes else []

@@ -13,9 +13,8 @@ from itertools import combinations, islice
 from weft.models.share.job import Job, amount_text
 from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound, require_room
-from weft.solver.problem import Device, Number, ProblemError
+from weft.solver.problem import Device, Number, Problem, ProblemError
 from weft.solver.ticks import TickProblem
-from weft.solver.wide.problem import WideProblem
 from weft.text.counts import listed
 
 #: Maximum number of assignments of a job's choices tested for fit.
@@ -96,7 +95,7 @@ def _of_step(job: Job, left: Sequence[Number | None], budget: Budget) -> Mapping
     return best or {}
 
 
-def _of_plain(problem: WideProblem, left: Sequence[Number | None], budget: Budget) -> dict[int, Number]:
+def _of_plain(problem: Problem, left: Sequence[Number | None], budget: Budget) -> dict[int, Number]:
     own = [number for number, device in enumerate(problem.devices) if device.lane_of is None]
     devices: list[Device] = list(problem.devices)
     for number, amount in zip(own, left, strict=True):

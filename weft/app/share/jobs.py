@@ -19,7 +19,6 @@ from weft.models.share.job import Job, SharingError, in_one_unit, job_of
 from weft.models.spec.model_sections import GraphNetworkModel
 from weft.models.spec.sections import Spec
 from weft.solver.problem import Problem
-from weft.solver.wide.problem import WideProblem
 
 #: With more steps of one job than this in a round, two jobs never align.
 _MOST = 64
@@ -129,7 +128,7 @@ def jobs_of(sources: Sequence[Source], parallel: str, options: SearchOptions) ->
                         for name, source in zip(names, read, strict=True)])
 
 
-def _job(name: str, source: Problem | WideProblem | Spec, parallel: str, options: SearchOptions, count: int) -> Job:
+def _job(name: str, source: Problem | Spec, parallel: str, options: SearchOptions, count: int) -> Job:
     if not isinstance(source, Spec):
         return job_of(name, source)
     without_entries(source, "parallel")
@@ -169,7 +168,7 @@ def _require_one_cluster(specs: Sequence[Spec]) -> None:
                                    f"{specs[0].where}: jobs share one cluster; give both the same")
 
 
-def _names(sources: Sequence[Source], read: Sequence[Problem | WideProblem | Spec]) -> list[str]:
+def _names(sources: Sequence[Source], read: Sequence[Problem | Spec]) -> list[str]:
     """The names of the jobs: their files without the ending, else their own names; all different."""
     found: list[str] = []
     for source, content in zip(sources, read, strict=True):

@@ -14,14 +14,14 @@ from weft.app.share.result import PROOF_TOLERANCE, JobShare, RatioTried, Sharing
 from weft.models.share.job import Job, SharingError, composed, one_at_a_time, require_same_gpus
 from weft.runtime.plan.lanes import collective_rows
 from weft.runtime.plan.plan import plan_of
-from weft.solver.choices.solve import solve_wide
+from weft.solver.choices.solve import solve_run
 from weft.solver.control.stopping import STOP
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound, NoWholePeriod
 from weft.solver.judge.collective_order import collective_order_faults
 from weft.solver.judge.validate import InvalidSchedule, validate
+from weft.solver.problem import Problem
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Progress
-from weft.solver.wide.problem import WideProblem
 
 #: Default rounds of a schedule; for a longer steady state twice as many, up to this many.
 ROUNDS, _MOST_ROUNDS = 8, 256
@@ -138,7 +138,7 @@ class _SharingSearch:
                         self._of_steps(in_line, job, steps, _ALONE / (runs - 2 * number - 1)))
         return own, bare
 
-    def _of_steps(self, problem: WideProblem, job: Job, steps: int, share: float) -> Timed:
+    def _of_steps(self, problem: Problem, job: Job, steps: int, share: float) -> Timed:
         """The time of a step of ``problem`` if ``steps`` repeat together; cached."""
         key = id(job), len(problem.devices), steps
         if key not in self._known:
@@ -162,7 +162,7 @@ class _SharingSearch:
         bound = max(self._ever[key[:2]], 0.0 if timed is None else timed.bound / steps)
         return Timed(period, min(period, bound))
 
-    def _steady(self, problem: WideProblem, ratio: Sequence[int], share: float, own: Sequence[Timed] | None
+    def _steady(self, problem: Problem, ratio: Sequence[int], share: float, own: Sequence[Timed] | None
                 ) -> Schedule | None:
         """The schedule with the least period found within ``share`` of the remaining time."""
         jobs = problem.jobs
@@ -175,7 +175,7 @@ class _SharingSearch:
         while True:
             began = time.monotonic()
             try:
-                found = solve_wide(problem, {job: count * rounds for job, count in steps.items()}, ratio=steps,
+                found = solve_run(problem, {job: count * rounds for job, count in steps.items()}, ratio=steps,
                                    objective="rate", on_progress=self.on_progress if own is not None else _silent,
                                    **{**self.options.settings, "time_limit": until, "effort": effort})
             except NoneFound as error:
@@ -208,7 +208,6 @@ class _SharingSearch:
         work = [0.0] * len(self.together.devices)
         for block in self.together.blocks:
             if block.job == job:
-                assert not isinstance(block.duration, Mapping)
                 for device in block.devices:
                     work[device] += block.duration
         return work
@@ -274,7 +273,7 @@ def _silent(_: Progress) -> None:
     """Silence progress: a job alone is not an answer."""
 
 
-def _require_sound(schedule: Schedule, problem: WideProblem) -> None:
+def _require_sound(schedule: Schedule, problem: Problem) -> None:
     """Check by the judge, and that all ranks have one order of collectives in the plan."""
     validate(schedule, whole=problem)
     if wrong := collective_order_faults(collective_rows(plan_of(schedule))):

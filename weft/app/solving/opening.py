@@ -23,7 +23,6 @@ from weft.solver.control.stopping import breakable
 from weft.solver.problem import Problem
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import MAX_OPERATIONS, NoneFound, Progress, is_large
-from weft.solver.wide.problem import WideProblem
 
 if TYPE_CHECKING:
     from weft.app.lib.sources import MicroBatches, Source
@@ -40,7 +39,7 @@ def solve_source(
     """See :func:`weft.solve`."""
     with options.preparing():
         source = read_source(source)
-    if not isinstance(source, Problem | WideProblem) and source.parallel is not None:
+    if not isinstance(source, Problem) and source.parallel is not None:
         from weft.app.grid import solve_grid
 
         if micro_batches is not None:
@@ -82,14 +81,14 @@ def solve_source(
     return replace(first, makespan_bound=min(first.makespan, max(first.makespan_bound, bound)))
 
 
-def openings(source: Spec | Problem | WideProblem, micro_batches: MicroBatches | None,
+def openings(source: Spec | Problem, micro_batches: MicroBatches | None,
              options: SearchOptions) -> Iterator[Schedule]:
     """Schedules of a spec that are quick to make, each on a separate placement, before other placements are made.
 
     None for other sources and objectives, without such a placement, and if the spec is or may be refused: its errors
     are reported when all placements are listed.
     """
-    if isinstance(source, Problem | WideProblem) or options.objective != "makespan":
+    if isinstance(source, Problem) or options.objective != "makespan":
         return
     from weft.models.candidates.build import first_candidates
 
@@ -106,10 +105,10 @@ def openings(source: Spec | Problem | WideProblem, micro_batches: MicroBatches |
                 yield from islice(filter(None, made), 1)
 
 
-def _on_all(case: Case, source: Spec | Problem | WideProblem, options: SearchOptions) -> Iterator[Schedule]:
+def _on_all(case: Case, source: Spec | Problem, options: SearchOptions) -> Iterator[Schedule]:
     """1F1B on the placements of a spec that support it, least bounds first: known schedules that are searches come
     later, placement by placement."""
-    if isinstance(source, Problem | WideProblem) or options.objective != "makespan":
+    if isinstance(source, Problem) or options.objective != "makespan":
         return
     count = case.micro_batches
     for placement in sorted(case.placements, key=lambda placement: load_bound(placement.problem, count)):

@@ -11,9 +11,9 @@ from weft.solver.choices.sequences.node import SequenceNode, SequenceProblem
 from weft.solver.choices.sequences.partial import given_sequences
 from weft.solver.choices.sequences.solve import Fitting, first_orders, solve_sequence
 from weft.solver.portfolio import Candidate, Portfolio
+from weft.solver.problem.rounds import Rounds
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Progress
-from weft.solver.wide.run import Rounds
 
 #: Shares of the time: orders by rule on all placements, and of the rest the search of the best one.
 _LOOK, _FIRST = 0.3, 0.5
@@ -41,8 +41,8 @@ def best_order(case: Case, options: SearchOptions, on_progress: Callable[[Progre
             continue
         share = _FIRST if turn == 0 and count > 1 else 1 / (count - turn)
         rounds = _rounds(entry.of)
-        search.take(entry, solve_sequence, rounds.wide, rounds.run, start=first.get(entry), objective=options.objective,
-                    **{**options.limits, "time_limit": options.left * share,
+        search.take(entry, solve_sequence, rounds.origin, rounds.run, start=first.get(entry),
+                    objective=options.objective, **{**options.limits, "time_limit": options.left * share,
                        "effort": None if options.effort is None else options.effort / count})
         if search.interrupted:
             break
@@ -69,7 +69,7 @@ def _rounds(placement: CasePlacement) -> Rounds:
 def _root(placement: CasePlacement) -> SequenceNode:
     """All orders on a placement."""
     rounds = _rounds(placement)
-    return SequenceNode(SequenceProblem(rounds.wide, {}), given_sequences(rounds.run))
+    return SequenceNode(SequenceProblem(rounds.origin, {}), given_sequences(rounds.run))
 
 
 def _first_looks(roots: Mapping[Candidate[CasePlacement], SequenceNode], options: SearchOptions

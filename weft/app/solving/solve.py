@@ -78,11 +78,11 @@ def solve_case(
 
 def _solve_wide(case: WideCase, options: SearchOptions, on_progress: Callable[[Progress], None]) -> Schedule:
     """The best schedule over all assignments of a problem with choices, jobs or classes."""
-    from weft.solver.choices.solve import solve_wide
+    from weft.solver.choices.solve import solve_run
 
     if case.reorder or case.any_class:
         return _judged(_solve_sequence(case, options, on_progress), case)
-    return _judged(solve_wide(case.problem, case.run, objective=options.objective, on_progress=on_progress,
+    return _judged(solve_run(case.problem, case.run, objective=options.objective, on_progress=on_progress,
                               **options.limits), case)
 
 

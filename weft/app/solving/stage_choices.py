@@ -60,11 +60,11 @@ class _StageChoices(Portfolio[Any]):
     def look_at(self, entry: Candidate[OpenPlacement], left: int) -> None:
         """Search a placement with alternatives, of which ``left`` remain: for its part of the remaining time, or of all
         the effort."""
-        from weft.solver.choices.solve import solve_wide
+        from weft.solver.choices.solve import solve_run
 
         share = 1 / left if self.options.effort is None else (
             1 - (0.0 if self.alike is None else _ALIKE)) / min(_MOST, len(self.open))
-        found = self.take(entry, solve_wide, entry.of.problem, entry.of.run, objective=self.objective,
+        found = self.take(entry, solve_run, entry.of.problem, entry.of.run, objective=self.objective,
                           **self.options.limited(share).limits)
         if found is not None and found.value <= self.best * (1 + RELATIVE_TOLERANCE):
             self.leader = entry  # among equal ones the schedule with the costs of options

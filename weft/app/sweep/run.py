@@ -32,7 +32,6 @@ from weft.solver.control.stopping import STOP, breakable, shielded
 from weft.solver.problem import Number, Problem
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Infeasible
-from weft.solver.wide.problem import WideProblem
 from weft.text.tables import non_dominated
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ def sweep_source(
         if value is not None and not value > 0:
             raise ValueError(f"{name} is {value!r}, it must be greater than 0")
     source = read_source(source)
-    if isinstance(source, WideProblem):
+    if isinstance(source, Problem) and not source.is_plain:
         raise ValueError(f"{source.name}: a sweep is of a model or of a block problem without choices, jobs and "
                          "classes; solve it for each value")
     variants, work = variants_of(source, axes)

@@ -15,7 +15,7 @@ from weft.communication import Builder, Prices, add_adam, data_parallel, fuse, o
 from weft.models.communication.program import CommunicationError, CommunicationProgram
 from weft.models.communication.search.problem import CHUNKS, VARIANT, choices_of, tune
 from weft.models.communication.search.schedules import ProgramSchedule, schedules
-from weft.solver.choices.solve import solve_wide
+from weft.solver.choices.solve import solve_run
 
 COUNTS = (1, 2, 4, 8, 16)
 KNOWN = [((1000, 1000, 100, 20), 1297.5, 8), ((1000, 500, 50, 20), 1054.375, 16), ((500, 1000, 50, 20), 1217.5, 4)]
@@ -27,7 +27,7 @@ def test_the_best_number_is_chosen_and_proven(times: tuple[int, int, int, int], 
     choices = choices_of(program, prices, COUNTS, variants=[ProgramSchedule(program, ())], every_chain=False,
                          leave_out=False)
     assert choices.problem.choices == {CHUNKS: ("1", "2", "4", "8", "16")}
-    found = solve_wide(choices.problem, 1, effort=4.0)
+    found = solve_run(choices.problem, 1, effort=4.0)
     assert found.makespan == pytest.approx(best) == found.makespan_bound
     assert found.choices == {CHUNKS: str(count)}
     assert choices.chosen(found.choices).overlaps == overlap(program, ["compute", "sum", "after"], count).overlaps
@@ -37,7 +37,7 @@ def test_one_choice_of_transformation_chunks_and_order() -> None:
     program, prices = chunked_collective(*KNOWN[0][0])
     every = choices_of(program, prices, (1, 4, 8), every_chain=False, leave_out=False)
     assert set(every.problem.choices) == {VARIANT, CHUNKS} and every.complete
-    found = solve_wide(every.problem, 1, effort=8.0)
+    found = solve_run(every.problem, 1, effort=8.0)
     assert found.choices == {VARIANT: "MM-(RS-C-AG)", CHUNKS: "8"}
     assert found.makespan == found.makespan_bound == pytest.approx(1285.0)
     tuned = tune(program, prices, (1, 4, 8), effort=4.0)
@@ -55,7 +55,7 @@ def cases() -> list[Any]:
 @pytest.mark.parametrize(("program", "prices"), cases())
 def test_what_is_left_out_is_no_better(program: CommunicationProgram, prices: Prices) -> None:
     every = choices_of(program, prices, (1, 4), every_chain=False, leave_out=False)
-    best = solve_wide(every.problem, 1, effort=20.0)
+    best = solve_run(every.problem, 1, effort=20.0)
     assert best.makespan == best.makespan_bound
     tuned = tune(program, prices, (1, 4), every_chain=False, effort=4.0)
     assert tuned.microseconds == pytest.approx(best.makespan) and tuned.proven
@@ -70,7 +70,7 @@ def test_the_best_of_random_programs_is_not_left_out(seed: int) -> None:
                     kernel=1e-6, flops=1e10)
     some = schedules(program, 8).schedules
     every = choices_of(program, prices, (1, 2), variants=some, leave_out=False)
-    best = solve_wide(every.problem, 1, effort=20.0)
+    best = solve_run(every.problem, 1, effort=20.0)
     tuned = tune(program, prices, (1, 2), variants=some, effort=10.0)
     assert tuned.microseconds == best.makespan == best.makespan_bound and tuned.proven
     assert error(program, tuned.program) < 1e-12
@@ -81,7 +81,7 @@ def test_every_chain_is_a_variant() -> None:
     written = [ProgramSchedule(program, ())]
     every = choices_of(program, prices, (1, 2, 4), variants=written, leave_out=False)
     assert list(every.chains.values()) == [(("compute", "sum", "after"),), (("compute", "sum"),), (("sum", "after"),)]
-    best = solve_wide(every.problem, 1, effort=10.0)
+    best = solve_run(every.problem, 1, effort=10.0)
     tuned = tune(program, prices, (1, 2, 4), variants=written, effort=4.0)
     longest = tune(program, prices, (1, 2, 4), variants=written, every_chain=False, effort=4.0)
     assert tuned.microseconds == best.makespan <= longest.microseconds

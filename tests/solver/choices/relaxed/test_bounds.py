@@ -15,14 +15,13 @@ from tests.support.examples import for_all, slow
 from tests.support.wide_problems import drawn_run, keep_or_recompute, wide_problems, wide_runs
 from weft.solver import BlockKind, Budget, Device, Link
 from weft.solver.choices.relaxed.bounds import bound_of, least_work, load_bound, relaxed
+from weft.solver.problem import Block, Dependency, Problem
+from weft.solver.problem.rounds import Rounds, Run
 from weft.solver.step.search import Infeasible, Search, solve
-from weft.solver.wide.block import WideBlock, WideDependency
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Rounds, Run
 
 
 @for_all(wide_runs(), tries=15)
-def test_never_more_than_the_best_makespan(drawn: tuple[WideProblem, Run]) -> None:
+def test_never_more_than_the_best_makespan(drawn: tuple[Problem, Run]) -> None:
     assert bound_of(*drawn, "makespan") <= least_over(*drawn) * (1 + 1e-9)
 
 
@@ -44,13 +43,13 @@ def test_never_more_than_the_best_of_other_objectives(seed: int, objective: str)
 
 
 def test_no_room_for_what_all_options_take() -> None:
-    problem = WideProblem("tight", (Device("gpu", 1),), tuple(
-        WideBlock("F", BlockKind.OTHER, (0,), 2, (0,), (amount,), when={"way": str(amount)}) for amount in (2, 3)),
+    problem = Problem("tight", (Device("gpu", 1),), tuple(
+        Block("F", BlockKind.OTHER, (0,), 2, (0,), (amount,), when={"way": str(amount)}) for amount in (2, 3)),
         choices={"way": ("2", "3")})
     assert isinf(bound_of(problem, Run.of(problem, 2), "makespan"))
 
 
-def _assert_all_map(problem: WideProblem, run: Run, seed: int) -> None:
+def _assert_all_map(problem: Problem, run: Run, seed: int) -> None:
     """Schedules of some assignments are schedules of the relaxed problems above them."""
     draw = random.Random(seed)
     assignments = list(problem.assignments)
@@ -71,7 +70,7 @@ def _assert_all_map(problem: WideProblem, run: Run, seed: int) -> None:
 
 
 @for_all(wide_problems(), st.integers(0, 10**6), tries=30)
-def test_schedules_map_into_it(problem: WideProblem, seed: int) -> None:
+def test_schedules_map_into_it(problem: Problem, seed: int) -> None:
     _assert_all_map(problem, drawn_run(problem, seed), seed)
 
 
@@ -81,27 +80,27 @@ def test_schedules_of_all_kinds_of_options_map_into_it(seed: int, kind: str) -> 
     _assert_all_map(problem, drawn_run(problem, seed), seed)
 
 
-def _block(name: str, duration: int, device: int = 0, memory: int = 0, after: tuple[WideDependency, ...] = (),
-           **when: str) -> WideBlock:
-    return WideBlock(name, BlockKind.OTHER, (device,), duration, (memory,), after=after, when=when)
+def _block(name: str, duration: int, device: int = 0, memory: int = 0, after: tuple[Dependency, ...] = (),
+           **when: str) -> Block:
+    return Block(name, BlockKind.OTHER, (device,), duration, (memory,), after=after, when=when)
 
 
 def test_what_all_options_share() -> None:
-    problem = WideProblem("shared", (Device("a", 4), Device("b")), (
+    problem = Problem("shared", (Device("a", 4), Device("b")), (
         _block("F", 3, memory=3, way="keep"), _block("F", 2, memory=1, way="again"),
-        _block("R", 2, after=(WideDependency("F"),), way="again"),
-        _block("B", 5, memory=-3, after=(WideDependency("F", 4),), way="keep"),
-        _block("B", 4, memory=-1, after=(WideDependency("R", 1),), way="again")), choices={"way": ("keep", "again")})
+        _block("R", 2, after=(Dependency("F"),), way="again"),
+        _block("B", 5, memory=-3, after=(Dependency("F", 4),), way="keep"),
+        _block("B", 4, memory=-1, after=(Dependency("R", 1),), way="again")), choices={"way": ("keep", "again")})
     common = relaxed(problem)
     assert common is not None and [block.name for block in common.blocks] == ["F", "B"]
     forward, backward = common.blocks
     assert (forward.duration, forward.memory, backward.duration, backward.memory) == (2, (1,), 4, (-1,))
     # From F's start to B's: 3 + 4 where it keeps, 2 + 2 + 1 through R; F counts 2 of these.
-    assert backward.after == (WideDependency("F", 3),)
+    assert backward.after == (Dependency("F", 3),)
 
 
 def test_a_block_that_moves_has_a_device_of_its_own() -> None:
-    problem = WideProblem("moves", (Device("a", 4), Device("b", 4)), (
+    problem = Problem("moves", (Device("a", 4), Device("b", 4)), (
         _block("F", 3, 0, 2, where="a"), _block("F", 3, 1, 2, where="b"), _block("G", 1, 0)),
         choices={"where": ("a", "b")})
     common = relaxed(problem)
@@ -112,21 +111,21 @@ def test_a_block_that_moves_has_a_device_of_its_own() -> None:
 
 
 def test_a_link_that_all_options_use_is_kept() -> None:
-    def to_second(lag: int, link: str | None) -> tuple[WideDependency, ...]:
-        return (WideDependency("F", lag, link),)
+    def to_second(lag: int, link: str | None) -> tuple[Dependency, ...]:
+        return (Dependency("F", lag, link),)
 
     for link, kept in (("ab", "ab"), (None, None)):
-        problem = WideProblem("links", (Device("a"), Device("b")), (
+        problem = Problem("links", (Device("a"), Device("b")), (
             _block("F", 3), _block("G", 1, 1, after=to_second(3, "ab"), size="large"),
             _block("G", 2, 1, after=to_second(2, link), size="small")), (Link("ab", 0, 1),),
-            {"size": ("large", "small")})
+            choices={"size": ("large", "small")})
         common = relaxed(problem)
-        assert common is not None and common.blocks[1].after == (WideDependency("F", 2, kept),)
+        assert common is not None and common.blocks[1].after == (Dependency("F", 2, kept),)
 
 
 def test_nothing_in_common() -> None:
-    problem = WideProblem("apart", (Device("a"),), (_block("F", 3, way="one"), _block("G", 1, way="other")),
-                          choices={"way": ("one", "other")})
+    problem = Problem("apart", (Device("a"),), (_block("F", 3, way="one"), _block("G", 1, way="other")),
+                      choices={"way": ("one", "other")})
     assert relaxed(problem) is None
 
 
@@ -146,10 +145,10 @@ def test_no_assignment_works_less(seed: int, classes: bool) -> None:
 
 
 def test_choices_apart_add_up() -> None:
-    def block(name: str, device: int, duration: int, **when: str) -> WideBlock:
-        return WideBlock(name, BlockKind.OTHER, (device,), duration, when=when)
+    def block(name: str, device: int, duration: int, **when: str) -> Block:
+        return Block(name, BlockKind.OTHER, (device,), duration, when=when)
 
-    problem = WideProblem("apart", (Device("a"), Device("b")), (
+    problem = Problem("apart", (Device("a"), Device("b")), (
         block("F", 0, 3, first="here"), block("F", 1, 4, first="there"), block("G", 0, 2, second="short"),
         block("G", 0, 5, second="long"), block("H", 0, 1)),
         choices={"first": ("here", "there"), "second": ("short", "long")})
@@ -158,14 +157,14 @@ def test_choices_apart_add_up() -> None:
 
 def test_memory_that_all_options_take_keeps_micro_batches_apart() -> None:
     """Each of three stages keeps 4 of 5, or 2 and then 2 more for a second forward: one micro-batch after another."""
-    blocks, choices = list[WideBlock](), {f"c{s}": ("keep", "again") for s in range(3)}
+    blocks, choices = list[Block](), {f"c{s}": ("keep", "again") for s in range(3)}
     for s, choice in enumerate(choices):
-        before = (WideDependency(f"F{s - 1}"),) if s else ()
-        behind = (WideDependency(f"B{s + 1}"),) if s < 2 else ()
+        before = (Dependency(f"F{s - 1}"),) if s else ()
+        behind = (Dependency(f"B{s + 1}"),) if s < 2 else ()
         blocks += [_block(f"F{s}", 2, s, 4, before, **{choice: "keep"}), _block(f"F{s}", 2, s, 2, before,
                                                                                **{choice: "again"})]
-        blocks.append(_block(f"R{s}", 2, s, 2, behind or (WideDependency(f"F{s}"),), **{choice: "again"}))
-        blocks += [_block(f"B{s}", 4, s, -4, (WideDependency(made), *behind), **{choice: option})
+        blocks.append(_block(f"R{s}", 2, s, 2, behind or (Dependency(f"F{s}"),), **{choice: "again"}))
+        blocks += [_block(f"B{s}", 4, s, -4, (Dependency(made), *behind), **{choice: option})
                    for made, option in ((f"F{s}", "keep"), (f"R{s}", "again"))]
-    problem = WideProblem("kept", tuple(Device(f"gpu{s}", 5) for s in range(3)), tuple(blocks), choices=choices)
+    problem = Problem("kept", tuple(Device(f"gpu{s}", 5) for s in range(3)), tuple(blocks), choices=choices)
     assert bound_of(problem, Run.of(problem, 8), "makespan") == 8 * 3 * (2 + 4)

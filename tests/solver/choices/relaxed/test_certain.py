@@ -7,16 +7,14 @@ from fractions import Fraction
 import pytest
 
 from weft.solver.choices.relaxed.certain import CertainFacts, by_class, cases, number, of_class
-from weft.solver.problem import BlockKind, Device
+from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem, per_class
 from weft.solver.values import exact
-from weft.solver.wide.block import WideBlock
-from weft.solver.wide.problem import WideProblem
 
 _CHOICES = {"p": ("a", "b"), "q": ("a", "b", "c")}
 
 
-def _block(name: str, **when: str) -> WideBlock:
-    return WideBlock(name, BlockKind.OTHER, (0,), 1, when=when)
+def _block(name: str, **when: str) -> Block:
+    return Block(name, BlockKind.OTHER, (0,), 1, when=when)
 
 
 def test_cases() -> None:
@@ -27,7 +25,7 @@ def test_cases() -> None:
 
 
 def test_certain_names() -> None:
-    problem = WideProblem("names", (Device("gpu"),), (
+    problem = Problem("names", (Device("gpu"),), (
         _block("always"), _block("both", p="a"), _block("both", p="b"), _block("one", q="a"), _block("two", p="a"),
         _block("two", p="b", q="a"), _block("two", p="b", q="b"), _block("only", q="c")), choices=_CHOICES)
     assert CertainFacts(problem).certain() == {"always", "both"}
@@ -46,5 +44,6 @@ def test_other_numbers_are_rounded_down() -> None:
 
 
 def test_classes() -> None:
-    assert by_class({"long": 2, "short": 1}, ("short", "long")) == (Fraction(1), Fraction(2))
+    wait = Dependency("a", **per_class(lag={"long": 2, "short": 1}))
+    assert by_class(wait, "lag", ("short", "long")) == (Fraction(1), Fraction(2))
     assert of_class((1, 2), ("short", "long")) == {"short": 1, "long": 2} and of_class((2, 2), ("short", "long")) == 2

@@ -6,18 +6,16 @@ from collections.abc import Mapping
 
 from weft.solver.choices.relaxed.certain import CertainFacts
 from weft.solver.choices.relaxed.memory import relaxed_amounts
-from weft.solver.problem import BlockKind, Device
-from weft.solver.wide.block import WideBlock, WideDependency
-from weft.solver.wide.problem import WideProblem
+from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
 
-def _block(name: str, memory: int, *after: str, **when: str) -> WideBlock:
-    return WideBlock(name, BlockKind.OTHER, (0,), 1, (memory,), after=tuple(map(WideDependency, after)), when=when)
+def _block(name: str, memory: int, *after: str, **when: str) -> Block:
+    return Block(name, BlockKind.OTHER, (0,), 1, (memory,), after=tuple(map(Dependency, after)), when=when)
 
 
-def _amounts(*blocks: WideBlock, kept: str = "AB", choices: Mapping[str, tuple[str, ...]] | None = None
+def _amounts(*blocks: Block, kept: str = "AB", choices: Mapping[str, tuple[str, ...]] | None = None
              ) -> dict[str, tuple[int, int]] | None:
-    problem = WideProblem("amounts", (Device("gpu", 10),), blocks, choices=choices or {"way": ("one", "other")})
+    problem = Problem("amounts", (Device("gpu", 10),), blocks, choices=choices or {"way": ("one", "other")})
     found = relaxed_amounts(CertainFacts(problem), {0}, set(kept), None, None)
     return None if found is None else {name: (int(held.take), int(held.give)) for name, held in found.items()}
 

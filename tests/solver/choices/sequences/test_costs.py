@@ -14,18 +14,18 @@ from weft.solver.bounds.makespan import least_time
 from weft.solver.choices.sequences.costs import Costs
 from weft.solver.choices.sequences.node import Relaxation, rounds_of
 from weft.solver.choices.sequences.partial import Sequences, given_sequences
+from weft.solver.problem import Problem
+from weft.solver.problem.rounds import Rounds, Run
 from weft.solver.ticks import TickProblem
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Rounds, Run
 
 
-def drawn(seed: int) -> WideProblem:
+def drawn(seed: int) -> Problem:
     if seed % 4 == 0:
         return drawn_wide(seed, choices=False, classes=True)
     return drawn_pipeline(seed, split=seed % 4 == 1)
 
 
-def best(wide: WideProblem, names: list[str], partial: Sequences) -> float:
+def best(wide: Problem, names: list[str], partial: Sequences) -> float:
     """The least makespan of the orders of ``names`` that ``partial`` leaves."""
     found = [float("inf")]
     for order in all_orders(names):

@@ -12,9 +12,8 @@ from weft.solver.choices.sequences.costs import Costs
 from weft.solver.choices.sequences.memory import MemoryNeeds
 from weft.solver.choices.sequences.partial import any_sequences, given_sequences
 from weft.solver.choices.sequences.solve import solve_sequence
-from weft.solver.wide.block import WideBlock
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Run
+from weft.solver.problem import Block, Problem, per_class
+from weft.solver.problem.rounds import Run
 
 
 def test_three_that_hold_more_than_a_third_are_two_at_a_time() -> None:
@@ -25,8 +24,8 @@ def test_three_that_hold_more_than_a_third_are_two_at_a_time() -> None:
 
 
 def test_nothing_is_said_where_a_class_gives_what_it_has_not_taken() -> None:
-    wide = WideProblem("w", (Device("gpu", 4),), (
-        WideBlock("x", BlockKind.OTHER, (0,), 1, {"a": (5,), "b": (-5,)}),))
+    wide = Problem("w", (Device("gpu", 4),), (
+        Block("x", BlockKind.OTHER, (0,), **per_class(duration=1, memory={"a": (5,), "b": (-5,)})),))
     run = Run.of(wide, ["b", "a"])
     assert Costs(wide).bound(given_sequences(run)) == 2
     assert solve_sequence(wide, run, effort=2.0).makespan == 2

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from weft.solver.choices.sequences.node import Relaxation
 from weft.solver.choices.sequences.partial import given_sequences
-from weft.solver.problem import Block, BlockKind, Device
-from weft.solver.wide.block import WideBlock, WideDependency
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Run
+from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem, per_class
+from weft.solver.problem.rounds import Run
 
 
-def wide() -> WideProblem:
+def wide() -> Problem:
     """A forward that keeps 2 or 8, a look that needs 5 or 1 meanwhile, and a backward that gives all back."""
-    return WideProblem("w", (Device("gpu", 20),), (
-        WideBlock("f", BlockKind.FORWARD, (0,), {"short": 1, "long": 6}, {"short": (2,), "long": (8,)},
-                  {"short": (3,), "long": (1,)}),
-        WideBlock("look", BlockKind.OTHER, (0,), {"short": 4, "long": 2}, (0,), {"short": (5,), "long": (1,)},
-                  (WideDependency("f", {"short": 7, "long": 3}),)),
-        WideBlock("b", BlockKind.BACKWARD, (0,), 2, {"short": (-2,), "long": (-8,)}, (0,), (WideDependency("look"),))))
+    return Problem("w", (Device("gpu", 20),), (
+        Block("f", BlockKind.FORWARD, (0,), **per_class(
+            duration={"short": 1, "long": 6}, memory={"short": (2,), "long": (8,)},
+            workspace={"short": (3,), "long": (1,)})),
+        Block("look", BlockKind.OTHER, (0,), after=(Dependency("f", **per_class(lag={"short": 7, "long": 3})),),
+              **per_class(duration={"short": 4, "long": 2}, workspace={"short": (5,), "long": (1,)})),
+        Block("b", BlockKind.BACKWARD, (0,), after=(Dependency("look"),),
+              **per_class(duration=2, memory={"short": (-2,), "long": (-8,)}))))
 
 
 def open_place(*given: str) -> list[Block]:
     """The blocks of an open place where a micro-batch of ``given`` may stand."""
     partial = given_sequences(Run({None: given}, len(given)))
-    relaxed = Relaxation(wide()).rounds(partial).wide
+    relaxed = Relaxation(wide()).rounds(partial).origin
     return [block.of_class("open") for block in relaxed.blocks]
 
 

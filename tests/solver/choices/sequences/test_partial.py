@@ -7,7 +7,7 @@ import pytest
 from tests.support.class_runs import pipeline_of_lengths
 from weft.solver.choices.sequences.partial import Sequences, any_sequences, given_sequences
 from weft.solver.problem import ProblemError
-from weft.solver.wide.run import Run
+from weft.solver.problem.rounds import Run
 
 
 def below(partial: Sequences) -> list[tuple[str | None, ...]]:

@@ -11,8 +11,8 @@ from tests.support.class_runs import all_orders, any_orders, best_of_orders, dra
 from tests.support.examples import slow
 from weft.solver import Infeasible, validate
 from weft.solver.choices.sequences.solve import solve_sequence
-from weft.solver.choices.solve import solve_wide
-from weft.solver.wide.run import Run
+from weft.solver.choices.solve import solve_run
+from weft.solver.problem.rounds import Run
 
 
 @pytest.mark.parametrize(("seed", "any_class"), [
@@ -41,7 +41,7 @@ def test_the_best_of_all_orders(seed: int, any_class: bool) -> None:
 @pytest.mark.slow
 def test_no_longer_than_the_order_given() -> None:
     wide, run = pipeline_of_lengths(2, [8, 1, 2, 8], memory=10)
-    given = solve_wide(wide, run, effort=4.0, time_limit=3000)
+    given = solve_run(wide, run, effort=4.0, time_limit=3000)
     found = solve_sequence(wide, run, effort=4.0, time_limit=3000)
     validate(found)
     assert found.makespan <= given.makespan and found.makespan_bound <= found.makespan
@@ -51,7 +51,7 @@ def test_no_longer_than_the_order_given() -> None:
 def test_of_one_class_it_is_the_plain_problem() -> None:
     wide, run = pipeline_of_lengths(2, [2, 2, 2])
     found = solve_sequence(wide, run, effort=4.0)
-    assert found.makespan == solve_wide(wide, run, effort=4.0).makespan == 24 and found.status == "optimal"
+    assert found.makespan == solve_run(wide, run, effort=4.0).makespan == 24 and found.status == "optimal"
 
 
 def test_what_it_cannot_do_is_said() -> None:

@@ -9,13 +9,11 @@ import pytest
 from tests.support import chain, keep_or_recompute, pipeline
 from weft.app.lib.case import case_of
 from weft.app.lib.options import SearchOptions
-from weft.solver.problem import BlockKind, Device
-from weft.solver.wide.block import WideBlock
-from weft.solver.wide.problem import WideProblem
+from weft.solver.problem import Block, BlockKind, Device, Problem, per_class
 
 
-def two_jobs() -> WideProblem:
-    return WideProblem("jobs", (Device("gpu"),), tuple(WideBlock(name, BlockKind.OTHER, (0,), 1, job=name)
+def two_jobs() -> Problem:
+    return Problem("jobs", (Device("gpu"),), tuple(Block(name, BlockKind.OTHER, (0,), 1, job=name)
                                                        for name in ("a", "b")))
 
 
@@ -33,8 +31,9 @@ def test_jobs_are_rounds() -> None:
 
 
 def test_micro_batches_of_any_class_run_in_rounds_of_the_ratio() -> None:
-    blocks = (WideBlock(job, BlockKind.OTHER, (0,), {"short": 1, "long": 3}, job=job) for job in ("a", "b"))
-    case = case_of(WideProblem("jobs", (Device("gpu"),), tuple(blocks)), {"a": 4, "b": 4},
+    blocks = (Block(job, BlockKind.OTHER, (0,), job=job, **per_class(duration={"short": 1, "long": 3}))
+              for job in ("a", "b"))
+    case = case_of(Problem("jobs", (Device("gpu"),), tuple(blocks)), {"a": 4, "b": 4},
                    SearchOptions(any_class=True, ratio={"a": 2, "b": 2}))
     assert case.micro_batches == 2
     assert [placement.rounds and placement.rounds.run.rounds for placement in case.placements] == [2, 2]

@@ -8,8 +8,7 @@ from tests.support.sharing import one_gpu
 from weft.app.share.fits import missing, require_fit
 from weft.models.share.job import job_of
 from weft.solver import BlockKind, Budget, Device, Infeasible
-from weft.solver.wide.block import WideBlock
-from weft.solver.wide.problem import WideProblem
+from weft.solver.problem import Block, Problem
 
 
 def test_jobs_fit_where_one_step_of_each_fits_beside_what_all_hold() -> None:
@@ -44,8 +43,8 @@ def test_which_pairs_of_three_fit() -> None:
 
 
 def test_a_job_with_choices_fits_where_one_option_does() -> None:
-    problem = WideProblem("a", (Device("gpu", 4),), tuple(
-        WideBlock("C", BlockKind.OTHER, (0,), 1, workspace=(takes,), when={"way": str(takes)}) for takes in (9, 3)),
+    problem = Problem("a", (Device("gpu", 4),), tuple(
+        Block("C", BlockKind.OTHER, (0,), 1, workspace=(takes,), when={"way": str(takes)}) for takes in (9, 3)),
         choices={"way": ("9", "3")})
-    other = WideProblem("b", (Device("gpu", 4),), (WideBlock("C", BlockKind.OTHER, (0,), 1),))
+    other = Problem("b", (Device("gpu", 4),), (Block("C", BlockKind.OTHER, (0,), 1),))
     assert missing([job_of("a", problem), job_of("b", other)], Budget()) == {}

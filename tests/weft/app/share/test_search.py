@@ -189,7 +189,7 @@ def test_a_stop_is_not_taken_for_too_few_rounds(monkeypatch: pytest.MonkeyPatch)
         STOP.requested = True
         raise NoneFound("no steady state was found")
 
-    monkeypatch.setattr(search, "solve_wide", stopped)
+    monkeypatch.setattr(search, "solve_run", stopped)
     with pytest.raises(NoneFound, match="a: no steady state was found within the limit"):
         shared([(4, 6), (8, 2)])
 

@@ -4,6 +4,7 @@ in the schedule's problem."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from torch import nn
@@ -19,11 +20,9 @@ from weft.runtime.captured.metadata_reads import preserved_state
 from weft.runtime.measure.measure_stages import measure_stages
 from weft.runtime.measure.stage_costs import MODES, StageCosts
 from weft.runtime.measure.stage_feeds import feeds_of
-from weft.solver.choices.solve import solve_wide
-from weft.solver.problem import Problem
+from weft.solver.choices.solve import solve_run
+from weft.solver.problem import Block, Problem
 from weft.solver.schedule import Schedule
-from weft.solver.wide.block import WideBlock, WideDependency
-from weft.solver.wide.problem import WideProblem
 
 #: Costs by stage and by the name of a backend other than eager.
 BackendCosts: TypeAlias = Mapping[int, Mapping[str, StageCosts]]
@@ -105,19 +104,14 @@ def by_backends(costs: Sequence[StageCosts], others: BackendCosts,
     eager = problem_of(costs)
     of = {name: problem_of([others.get(cost.stage, {}).get(name, cost) for cost in costs])
           for name in dict.fromkeys(name for own in others.values() for name in own)}
-    blocks: list[WideBlock] = []
+    blocks: list[Block] = []
     for i, block in enumerate(eager.blocks):
         stage = int(block.name[1:])
         for name in names.get(stage, (EAGER,)):
             own = (of[name] if name != EAGER else eager).blocks[i]
-            blocks.append(WideBlock(
-                own.name, own.kind, own.devices, own.duration, own.memory, own.workspace,
-                tuple(WideDependency(wait.block, wait.lag, wait.link, wait.distance) for wait in own.after),
-                {f"stage {stage}": name} if stage in names else {}))
-    wide = WideProblem(eager.name, eager.devices, tuple(blocks), eager.links,
-                       {f"stage {s}": own for s, own in sorted(names.items())}, eager.time_unit, eager.memory_unit,
-                       eager.model)
-    found = solve_wide(wide, micro_batches, time_limit=time_limit)
+            blocks.append(replace(own, when={f"stage {stage}": name} if stage in names else {}))
+    wide = replace(eager, blocks=tuple(blocks), choices={f"stage {s}": own for s, own in sorted(names.items())})
+    found = solve_run(wide, micro_batches, time_limit=time_limit)
     return found.with_solver(**{STAGE_BACKENDS: [found.choices.get(f"stage {s}", EAGER) for s in range(len(costs))]})
 
 

@@ -18,8 +18,6 @@ from math import gcd
 from typing import TypeAlias
 
 from weft.solver.problem import Block, Dependency, Problem, ProblemError
-from weft.solver.wide.block import WideBlock
-from weft.solver.wide.problem import WideProblem
 
 #: Micro-batches of one job: how many, or the class of each.
 Counted: TypeAlias = int | Sequence[str]
@@ -36,7 +34,7 @@ class Run:
     rounds: int
 
     @classmethod
-    def of(cls, problem: WideProblem, micro_batches: Counted | Mapping[str, Counted],
+    def of(cls, problem: Problem, micro_batches: Counted | Mapping[str, Counted],
            ratio: Mapping[str, int] | None = None) -> Run:
         """The run of ``problem`` with ``micro_batches``: a number, the class of each, or one of these for each job.
         ``ratio`` says how many micro-batches of each job a round holds; without it rounds are as short as can be.
@@ -49,7 +47,7 @@ class Run:
         return cls(classes, _rounds(classes) if ratio is None else _rounds_at(problem, classes, ratio))
 
     @classmethod
-    def of_any_class(cls, problem: WideProblem, numbers: Counted | Mapping[str, Counted],
+    def of_any_class(cls, problem: Problem, numbers: Counted | Mapping[str, Counted],
                      ratio: Mapping[str, int] | None = None) -> Run:
         """The run with so many micro-batches (of each job), all of the first class, where they may be of any. Raises
         :class:`~weft.solver.problem.ProblemError` as :meth:`of` does, and for anything but numbers."""
@@ -65,7 +63,7 @@ class Run:
         row = self.classes[job]
         return row[:len(row) // self.rounds]
 
-    def within(self, problem: WideProblem) -> Run:
+    def within(self, problem: Problem) -> Run:
         """The run of ``problem``, which is the run's own problem with some options taken: without the jobs and classes
         that are gone with the other options."""
         rows = {job: self.classes[job] for job in problem.jobs or (None,)}
@@ -85,7 +83,7 @@ class Run:
         return {str(job): value for job, value in found.items()}
 
 
-def _by_job(problem: WideProblem, micro_batches: Counted | Mapping[str, Counted]) -> Mapping[str | None, Counted]:
+def _by_job(problem: Problem, micro_batches: Counted | Mapping[str, Counted]) -> Mapping[str | None, Counted]:
     if not isinstance(micro_batches, Mapping):
         # The same number of each job; classes are one job's.
         if len(problem.jobs) > 1 and not isinstance(micro_batches, int):
@@ -102,7 +100,7 @@ def _by_job(problem: WideProblem, micro_batches: Counted | Mapping[str, Counted]
     return {job: micro_batches[job] for job in problem.jobs}
 
 
-def _classes(problem: WideProblem, job: str | None, counted: Counted) -> tuple[str | None, ...]:
+def _classes(problem: Problem, job: str | None, counted: Counted) -> tuple[str | None, ...]:
     whose = "" if job is None else f" of job {job!r}"
     names = problem.classes_of(job)
     if isinstance(counted, int):
@@ -132,7 +130,7 @@ def _repeats(row: tuple[str | None, ...], rounds: int) -> bool:
     return row == row[:len(row) // rounds] * rounds
 
 
-def _rounds_at(problem: WideProblem, classes: Mapping[str | None, tuple[str | None, ...]], ratio: Mapping[str, int]
+def _rounds_at(problem: Problem, classes: Mapping[str | None, tuple[str | None, ...]], ratio: Mapping[str, int]
                ) -> int:
     if set(ratio) != set(problem.jobs):
         raise ProblemError("the ratio is of the jobs " + ", ".join(map(repr, ratio)) + ", and there are "
@@ -156,32 +154,31 @@ def _rounds_at(problem: WideProblem, classes: Mapping[str | None, tuple[str | No
 
 @dataclass(frozen=True)
 class Rounds:
-    """``wide``, a problem without open choices, in the rounds of ``run``, without jobs and classes of which the options
-    taken have left nothing."""
+    """``origin``, a problem without open choices, in the rounds of ``run``, without jobs and classes of which the
+    options taken have left nothing."""
 
-    wide: WideProblem
+    origin: Problem
     run: Run
 
     def __post_init__(self) -> None:
-        if self.wide.choices:
-            raise ProblemError(f"the choice {next(iter(self.wide.choices))!r} is open")
-        for block in self.wide.blocks:
+        if self.origin.choices:
+            raise ProblemError(f"the choice {next(iter(self.origin.choices))!r} is open")
+        for block in self.origin.blocks:
             self._check_transfers(block)
-        object.__setattr__(self, "run", self.run.within(self.wide))
+        object.__setattr__(self, "run", self.run.within(self.origin))
 
     @cached_property
     def problem(self) -> Problem:
         """The plain problem: its micro-batches are rounds. Raises :class:`~weft.solver.problem.ProblemError` for a
         circle of waits."""
-        wide = self.wide
-        single = all(len(self.run.per_round(block.job)) == 1 for block in wide.blocks)
-        return Problem(wide.name, wide.devices, tuple(self._copy(*place) for place in self.places), wide.links,
-                       wide.time_unit, wide.memory_unit, wide.model if single else None)
+        single = all(len(self.run.per_round(block.job)) == 1 for block in self.origin.blocks)
+        return replace(self.origin, blocks=tuple(self._copy(*place) for place in self.places),
+                       model=self.origin.model if single else None)
 
     @property
     def is_plain(self) -> bool:
         """Whether :attr:`problem` is the problem of one job and one class itself, and a round is a micro-batch."""
-        return self.wide.is_plain and all(len(row) == self.run.rounds for row in self.run.classes.values())
+        return self.origin.is_plain and all(len(row) == self.run.rounds for row in self.run.classes.values())
 
     @property
     def counted(self) -> str:
@@ -194,29 +191,29 @@ class Rounds:
 
     @cached_property
     def places(self) -> tuple[tuple[int, int], ...]:
-        """Per plain block, the index of its wide block and which copy of that it is. All of copy 0 come first; with
+        """Per plain block, the index of its origin's block and which copy of that it is. All of copy 0 come first; with
         links all copies of a block come together, as transfers of one producer run in the order of their consumers."""
-        widths = [len(self.run.per_round(block.job)) for block in self.wide.blocks]
-        if self.wide.links:
+        widths = [len(self.run.per_round(block.job)) for block in self.origin.blocks]
+        if self.origin.links:
             return tuple((i, c) for i, width in enumerate(widths) for c in range(width))
         return tuple((i, c) for c in range(max(widths)) for i, width in enumerate(widths) if c < width)
 
     @cached_property
     def index(self) -> Mapping[tuple[int, int], int]:
-        """The plain block that is a wide block's copy."""
+        """The plain block that is a copy of the origin's."""
         return {place: number for number, place in enumerate(self.places)}
 
     def apart(self, block: int, round_: int) -> tuple[int, int]:
-        """The wide block and the micro-batch of its job that the plain ``block`` runs in ``round_``."""
+        """The origin's block, and the micro-batch of its job, that the plain ``block`` runs in ``round_``."""
         i, c = self.places[block]
         return i, round_ * self._width(i) + c
 
     def joined(self, block: int, micro_batch: int) -> tuple[int, int]:
-        """The plain block and the round that the wide ``block`` runs ``micro_batch`` of its job in."""
+        """The plain block and the round that the origin's ``block`` runs ``micro_batch`` of its job in."""
         width = self._width(block)
         return self.index[block, micro_batch % width], micro_batch // width
 
-    def _check_transfers(self, block: WideBlock) -> None:
+    def _check_transfers(self, block: Block) -> None:
         """Several transfers from one producer to one consumer would run in another order for each copy."""
         waits = [(wait.block, wait.link) for wait in block.after if wait.link is not None]
         if len(set(waits)) < len(waits) and len(self.run.per_round(block.job)) > 1:
@@ -225,33 +222,28 @@ class Rounds:
                                "micro-batches differ, or a round has several of a job, it may do so once")
 
     def _width(self, block: int) -> int:
-        return len(self.run.per_round(self.wide.blocks[block].job))
+        return len(self.run.per_round(self.origin.blocks[block].job))
 
-    def _name(self, block: WideBlock, copy: int) -> str:
+    def _name(self, block: Block, copy: int) -> str:
         return block.name if len(self.run.per_round(block.job)) == 1 else f"{block.name}{self._mark}{copy}"
 
     @cached_property
     def _mark(self) -> str:
         """What stands between a name and its copy's number: such that no two names are alike."""
         mark = "*"
-        while any(mark in block.name for block in self.wide.blocks):
+        while any(mark in block.name for block in self.origin.blocks):
             mark += "*"
         return mark
 
-    @cached_property
-    def number(self) -> Mapping[str, int]:
-        """The wide blocks' indices by name."""
-        return {block.name: i for i, block in enumerate(self.wide.blocks)}
-
     def _copy(self, i: int, c: int) -> Block:
-        block = self.wide.blocks[i]
+        block = self.origin.blocks[i]
         classes = self.run.per_round(block.job)
         width = len(classes)
         waits = []
         for wait in block.after:
             source = (c - wait.distance) % width
             waits.append(replace(wait.of_class(classes[source]),
-                                 block=self._name(self.wide.blocks[self.number[wait.block]], source),
+                                 block=self._name(self.origin.blocks[self.origin.index[wait.block]], source),
                                  distance=-((c - wait.distance) // width)))
         if width > 1:
             waits.append(Dependency(self._name(block, (c - 1) % width), distance=int(c == 0)))

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.support.wide_problems import keep_or_recompute
-from weft.solver.problem import BlockKind, Device, ProblemError
-from weft.solver.wide.block import WideBlock, WideDependency
-from weft.solver.wide.problem import WideProblem
+from weft.solver import Schedule, baseline, solve, time_orders, violations
+from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem, ProblemError, per_class
+from weft.solver.ticks import TickProblem
 
 GPU = Device("gpu")
 
 
-def block(name: str, duration: Any = 1, **further: Any) -> WideBlock:
-    return WideBlock(name, BlockKind.OTHER, (0,), duration, **further)
+def block(name: str, duration: Any = 1, **further: Any) -> Block:
+    return Block(name, BlockKind.OTHER, (0,), **per_class(duration=duration), **further)
 
 
-def wide(*blocks: WideBlock, **choices: tuple[str, ...]) -> WideProblem:
-    return WideProblem("wide", (GPU,), blocks, choices=choices)
+def wide(*blocks: Block, **choices: tuple[str, ...]) -> Problem:
+    return Problem("wide", (GPU,), blocks, choices=choices)
 
 
 def test_under_an_assignment_it_is_the_plain_problem_of_the_options_taken() -> None:
-    problem = wide(block("a"), block("b", when={"how": "slow"}, after=(WideDependency("a"),)),
-                   block("c", 2, when={"how": "slow"}, after=(WideDependency("b"),)),
-                   block("c", 5, when={"how": "fast"}, after=(WideDependency("a", 3),)), how=("slow", "fast"))
+    problem = wide(block("a"), block("b", when={"how": "slow"}, after=(Dependency("a"),)),
+                   block("c", 2, when={"how": "slow"}, after=(Dependency("b"),)),
+                   block("c", 5, when={"how": "fast"}, after=(Dependency("a", 3),)), how=("slow", "fast"))
     slow, fast = problem.under({"how": "slow"}).plain(), problem.under({"how": "fast"}).plain()
     assert [(b.name, b.duration) for b in slow.blocks] == [("a", 1), ("b", 1), ("c", 2)]
     assert [(b.name, b.duration) for b in fast.blocks] == [("a", 1), ("c", 5)]
@@ -33,7 +36,7 @@ def test_under_an_assignment_it_is_the_plain_problem_of_the_options_taken() -> N
 
 
 def test_waits_for_what_no_option_taken_contains_are_void() -> None:
-    problem = wide(block("a", when={"how": "x"}), block("b", after=(WideDependency("a"),)),
+    problem = wide(block("a", when={"how": "x"}), block("b", after=(Dependency("a"),)),
                    block("c", when={"how": "y"}), how=("x", "y"))
     assert problem.under({"how": "y"}).plain().blocks[0].after == ()
 
@@ -57,16 +60,16 @@ def test_some_choices_may_stay_open() -> None:
     ([block("a", when={"how": "x"}), block("a")], {"how": ("x", "y")}, "no block and no wait names the option 'y'"),
     ([block("a", {"s": 1}), block("b", {"l": 2})], {}, "says nothing of class 'l'"),
     ([block("a", job="one"), block("b")], {}, "'b' belongs to no job"),
-    ([block("a", job="one"), block("b", job="two", after=(WideDependency("a"),))], {}, "counted per job"),
-    ([block("a", after=(WideDependency("b"),))], {}, "there is no block of that name"),
-    ([block("a"), block("b", when={"how": "x"}, after=(WideDependency("a", when={"how": "y"}),))],
+    ([block("a", job="one"), block("b", job="two", after=(Dependency("a"),))], {}, "counted per job"),
+    ([block("a", after=(Dependency("b"),))], {}, "there is no block of that name"),
+    ([block("a"), block("b", when={"how": "x"}, after=(Dependency("a", when={"how": "y"}),))],
      {"how": ("x", "y")}, "never holds where the block exists"),
-    ([block("a", when={"how": "x"}, after=(WideDependency("b"),)), block("b", after=(WideDependency("a"),)),
+    ([block("a", when={"how": "x"}, after=(Dependency("b"),)), block("b", after=(Dependency("a"),)),
       block("c", when={"how": "y"})], {"how": ("x", "y")}, "cycle: a -> b -> a"),
     ([block("a", when={"how": "x"}), block("b", when={"how": "y", "q": "1"}), block("c", when={"q": "2"})],
      {"how": ("x", "y"), "q": ("1", "2")}, ""),
 ])
-def test_what_means_nothing_is_refused_in_a_sentence(blocks: list[WideBlock], choices: dict[str, tuple[str, ...]],
+def test_what_means_nothing_is_refused_in_a_sentence(blocks: list[Block], choices: dict[str, tuple[str, ...]],
                                                      message: str) -> None:
     if not message:
         wide(*blocks, **choices)
@@ -79,3 +82,20 @@ def test_what_has_nothing_open_is_plain() -> None:
     problem = wide(block("a"), block("b", job=None))
     assert problem.is_plain and [b.name for b in problem.plain().blocks] == ["a", "b"]
     assert not wide(block("a", {"s": 1, "l": 2})).is_plain
+
+
+def test_what_is_not_plain_has_no_order() -> None:
+    several = keep_or_recompute(0), wide(block("a", {"s": 1, "l": 2})), wide(block("a", job="x"), block("b", job="y"))
+    for problem in several:
+        for asked in (TickProblem.of, partial(time_orders, micro_batches=1, orders=[[]]),
+                      partial(solve, micro_batches=2), partial(baseline, "gpipe", micro_batches=2)):
+            with pytest.raises(ProblemError, match="has choices, jobs or classes, and only a plain problem has an"):
+                asked(problem)
+        assert violations(Schedule(problem, 1, [], 0.0)) == [
+            "the problem has choices, jobs or classes, a schedule's operations are those of a plain one"]
+
+
+def test_a_problem_goes_from_process_to_process_and_is_a_key() -> None:
+    for problem in (keep_or_recompute(3, classes=True), keep_or_recompute(3, classes=True).under({"memory0": "keep"})):
+        assert pickle.loads(pickle.dumps(problem)) == problem and hash(problem) == hash(replace(problem))
+        assert {block: 1 for block in problem.blocks}

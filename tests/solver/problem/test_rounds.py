@@ -9,18 +9,18 @@ import pytest
 from tests.support import for_all, keep_or_recompute, wide_runs
 from weft.solver import BlockKind, Device, Link, ProblemError, time_orders
 from weft.solver.baselines.rivals.greedy import orders
-from weft.solver.wide.block import WideBlock, WideDependency
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Rounds, Run
+from weft.solver.problem import Block, Dependency, Problem, per_class
+from weft.solver.problem.rounds import Rounds, Run
 
 
-def two_jobs() -> WideProblem:
-    return WideProblem("jobs", (Device("gpu"),), tuple(WideBlock(name, BlockKind.OTHER, (0,), 1, job=name)
+def two_jobs() -> Problem:
+    return Problem("jobs", (Device("gpu"),), tuple(Block(name, BlockKind.OTHER, (0,), 1, job=name)
                                                        for name in ("a", "b")))
 
 
-def two_classes() -> WideProblem:
-    return WideProblem("classes", (Device("gpu"),), (WideBlock("x", BlockKind.OTHER, (0,), {"s": 1, "l": 2}),))
+def two_classes() -> Problem:
+    return Problem("classes", (Device("gpu"),), (
+        Block("x", BlockKind.OTHER, (0,), **per_class(duration={"s": 1, "l": 2})),))
 
 
 def test_rounds_are_as_short_as_they_can_be() -> None:
@@ -47,7 +47,7 @@ def test_a_ratio_fixes_the_round() -> None:
     (two_classes(), ["s", "x"], None, "there is no class 'x'"),
     (two_jobs(), 0, None, "must be at least 1"),
 ])
-def test_what_a_run_leaves_open_is_refused(problem: WideProblem, counted: Any, ratio: Any, message: str) -> None:
+def test_what_a_run_leaves_open_is_refused(problem: Problem, counted: Any, ratio: Any, message: str) -> None:
     with pytest.raises(ProblemError, match=message):
         Run.of(problem, counted, ratio)
 
@@ -58,10 +58,10 @@ def test_one_job_of_one_class_is_the_plain_problem() -> None:
 
 
 def test_copies_run_in_turn_and_cost_what_their_class_does() -> None:
-    wide = WideProblem("w", (Device("gpu"),), (
-        WideBlock("f", BlockKind.OTHER, (0,), {"s": 1, "l": 4}),
-        WideBlock("g", BlockKind.OTHER, (0,), 2, after=(WideDependency("f", {"s": 0, "l": 7}),
-                                                      WideDependency("g", distance=1)))))
+    wide = Problem("w", (Device("gpu"),), (
+        Block("f", BlockKind.OTHER, (0,), **per_class(duration={"s": 1, "l": 4})),
+        Block("g", BlockKind.OTHER, (0,), 2, after=(Dependency("f", **per_class(lag={"s": 0, "l": 7})),
+                                                      Dependency("g", distance=1)))))
     rounds = Rounds(wide, Run.of(wide, ["s", "l"] * 3))
     assert [(b.name, b.duration) for b in rounds.problem.blocks] == [("f*0", 1), ("g*0", 2), ("f*1", 4), ("g*1", 2)]
     assert [(w.block, w.lag, w.distance) for w in rounds.problem.blocks[1].after] == [
@@ -72,24 +72,24 @@ def test_copies_run_in_turn_and_cost_what_their_class_does() -> None:
 
 
 def test_rounds_are_called_so_unless_each_is_one_micro_batch() -> None:
-    wide = WideProblem("w", (Device("gpu"),), (WideBlock("f", BlockKind.OTHER, (0,), {"s": 1, "l": 4}),))
+    wide = Problem("w", (Device("gpu"),), (Block("f", BlockKind.OTHER, (0,), **per_class(duration={"s": 1, "l": 4})),))
     assert Rounds(wide, Run.of(wide, ["s"] * 3)).counted == "micro-batches"
     assert Rounds(wide, Run.of(wide, ["s", "l", "s"])).counted == "rounds of 3 micro-batches"
-    jobs = WideProblem("j", (Device("gpu"),), (WideBlock("f", BlockKind.OTHER, (0,), 1, job="one"),
-                                               WideBlock("g", BlockKind.OTHER, (0,), 1, job="two")))
+    jobs = Problem("j", (Device("gpu"),), (Block("f", BlockKind.OTHER, (0,), 1, job="one"),
+                                               Block("g", BlockKind.OTHER, (0,), 1, job="two")))
     assert Rounds(jobs, Run.of(jobs, {"one": 2, "two": 4})).counted == (
         "rounds of 1 micro-batch of one and 2 micro-batches of two")
 
 
-def over_link(*waits: WideDependency) -> WideProblem:
-    return WideProblem("w", (Device("a"), Device("b")), (
-        WideBlock("p", BlockKind.OTHER, (0,), {"s": 1, "l": 2}),
-        WideBlock("q", BlockKind.OTHER, (1,), 1, after=waits[:1]),
-        WideBlock("r", BlockKind.OTHER, (1,), 1, after=waits[1:])), (Link("wire", 0, 1),))
+def over_link(*waits: Dependency) -> Problem:
+    return Problem("w", (Device("a"), Device("b")), (
+        Block("p", BlockKind.OTHER, (0,), **per_class(duration={"s": 1, "l": 2})),
+        Block("q", BlockKind.OTHER, (1,), 1, after=waits[:1]),
+        Block("r", BlockKind.OTHER, (1,), 1, after=waits[1:])), (Link("wire", 0, 1),))
 
 
 def test_transfers_of_one_producer_run_in_the_order_of_the_file() -> None:
-    wide = over_link(WideDependency("p", 3, "wire", 1), WideDependency("p", 3, "wire"))
+    wide = over_link(Dependency("p", 3, "wire", 1), Dependency("p", 3, "wire"))
     rounds = Rounds(wide, Run.of(wide, ["s", "l"]))
     row = [rounds.joined(i, m) for i, m in ((2, 0), (1, 0), (1, 1), (2, 1))]
     made = time_orders(rounds.problem, 1, [[rounds.joined(0, 0), rounds.joined(0, 1)], row])
@@ -98,14 +98,14 @@ def test_transfers_of_one_producer_run_in_the_order_of_the_file() -> None:
 
 
 def test_two_transfers_from_one_block_to_another_are_one_rounds_at_most() -> None:
-    wide = over_link(WideDependency("p"), WideDependency("p", 1, "wire"), WideDependency("p", 1, "wire", 1))
+    wide = over_link(Dependency("p"), Dependency("p", 1, "wire"), Dependency("p", 1, "wire", 1))
     with pytest.raises(ProblemError, match="'r' waits twice for 'p' over the link 'wire'"):
         Rounds(wide, Run.of(wide, ["s", "l"]))
     Rounds(wide, Run.of(wide, ["s", "s"]))
 
 
 @for_all(wide_runs(choices=False, classes=True, jobs=True), tries=40)
-def test_every_micro_batch_of_every_job_stands_there_once(drawn: tuple[WideProblem, Run]) -> None:
+def test_every_micro_batch_of_every_job_stands_there_once(drawn: tuple[Problem, Run]) -> None:
     wide, run = drawn
     rounds = Rounds(wide, run)
     made = time_orders(rounds.problem, run.rounds, orders(rounds.problem, run.rounds))

@@ -7,28 +7,28 @@ from dataclasses import replace
 
 import pytest
 
-from weft.solver import BlockKind, Dependency, Device, Link, Operation, Schedule, violations
-from weft.solver.judge.wide_rules import wide_operations
-from weft.solver.wide.block import WideBlock, WideDependency
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Rounds, Run
+from weft.solver import BlockKind, Device, Link, Operation, Schedule, violations
+from weft.solver.judge.run_rules import run_operations
+from weft.solver.problem import Block, Dependency, Problem, per_class
+from weft.solver.problem.rounds import Rounds, Run
 
 #: ``a`` lasts 1 or 3 and holds as much until ``c`` ends; ``c`` runs on the copy engine, ``b`` is of another job.
-WIDE = WideProblem("w", (Device("gpu", 6), Device("copy", lane_of="gpu")), (
-    WideBlock("a", BlockKind.FORWARD, (0,), {"s": 1, "l": 3}, {"s": (1,), "l": (3,)}, job="one"),
-    WideBlock("c", BlockKind.OTHER, (1,), 2, {"s": (-1,), "l": (-3,)}, (0,), (WideDependency("a", {"s": 0, "l": 1}),),
-              job="one"),
-    WideBlock("b", BlockKind.OTHER, (0,), 2, (0,), after=(WideDependency("b", 1, distance=1),), job="two")))
+WIDE = Problem("w", (Device("gpu", 6), Device("copy", lane_of="gpu")), (
+    Block("a", BlockKind.FORWARD, (0,), job="one",
+          **per_class(duration={"s": 1, "l": 3}, memory={"s": (1,), "l": (3,)})),
+    Block("c", BlockKind.OTHER, (1,), after=(Dependency("a", **per_class(lag={"s": 0, "l": 1})),), job="one",
+          **per_class(duration=2, memory={"s": (-1,), "l": (-3,)})),
+    Block("b", BlockKind.OTHER, (0,), 2, (0,), after=(Dependency("b", 1, distance=1),), job="two")))
 RUN = {"one": ["s", "l"], "two": 2}
 #: Block, micro-batch, start.
 GOOD = {("a", 0): 0, ("a", 1): 1, ("b", 0): 4, ("b", 1): 7, ("c", 0): 1, ("c", 1): 5}
 
 
-def schedule(starts: Mapping[tuple[str, int], float], wide: WideProblem = WIDE, run: object = None) -> Schedule:
+def schedule(starts: Mapping[tuple[str, int], float], wide: Problem = WIDE, run: object = None) -> Schedule:
     rounds = Rounds(wide, Run.of(wide, RUN if run is None else run))  # type: ignore[arg-type]
     operations = []
     for (name, m), start in starts.items():
-        block, number = rounds.joined(rounds.number[name], m)
+        block, number = rounds.joined(rounds.origin.index[name], m)
         operations.append(Operation(block, number, start, start + rounds.problem.blocks[block].duration))
     return Schedule(rounds.problem, rounds.run.rounds, tuple(operations), 0.0, rounds=rounds)
 
@@ -37,7 +37,7 @@ def test_a_good_schedule_passes_and_its_operations_are_told_apart() -> None:
     made = schedule(GOOD)
     assert violations(made) == []
     names = [block.name for block in WIDE.blocks]
-    assert {(names[i], m): start for i, m, start, _ in wide_operations(made)} == GOOD
+    assert {(names[i], m): start for i, m, start, _ in run_operations(made)} == GOOD
 
 
 @pytest.mark.parametrize(("change", "fault"), [
@@ -92,9 +92,10 @@ def test_memory_is_that_of_the_classes_and_of_the_pool() -> None:
 
 
 def test_links_carry_one_transfer_at_a_time() -> None:
-    wide = WideProblem("w", (Device("a"), Device("b")), (
-        WideBlock("p", BlockKind.OTHER, (0,), {"s": 1, "l": 2}, (0,)),
-        WideBlock("q", BlockKind.OTHER, (1,), 1, (0,), after=(WideDependency("p", {"s": 3, "l": 1}, "wire"),))),
+    wide = Problem("w", (Device("a"), Device("b")), (
+        Block("p", BlockKind.OTHER, (0,), **per_class(duration={"s": 1, "l": 2})),
+        Block("q", BlockKind.OTHER, (1,), 1, after=(
+            Dependency("p", link="wire", **per_class(lag={"s": 3, "l": 1})),))),
         (Link("wire", 0, 1),))
     assert violations(schedule({("p", 0): 0, ("p", 1): 1, ("q", 0): 4, ("q", 1): 5}, wide, ["s", "l"])) == []
     early = schedule({("p", 0): 0, ("p", 1): 1, ("q", 0): 3, ("q", 1): 4}, wide, ["s", "l"])
@@ -128,7 +129,7 @@ def test_the_plain_problem_is_the_one_of_the_rounds() -> None:
     ("x", "the problem of the rounds: block 'x' is no copy of a block"),
 ])
 def test_every_copy_has_its_block(name: str, fault: str) -> None:
-    wide = WideProblem("w", (Device("gpu"),), (WideBlock("a", BlockKind.OTHER, (0,), {"s": 1, "l": 2}, (0,)),))
+    wide = Problem("w", (Device("gpu"),), (Block("a", BlockKind.OTHER, (0,), **per_class(duration={"s": 1, "l": 2})),))
     made = schedule({("a", 0): 0, ("a", 1): 1}, wide, ["s", "l"])
     first, second = made.problem.blocks
     renamed = (replace(first, after=(Dependency(name, distance=1),)), replace(second, name=name))
@@ -152,9 +153,9 @@ def test_the_run_is_one_of_the_problem() -> None:
 
 
 def test_names_that_end_in_stars_are_told_from_copies() -> None:
-    wide = WideProblem("w", (Device("gpu"),), tuple(
-        WideBlock(name, BlockKind.OTHER, (0,), {"s": 1, "l": 2}, (0,)) for name in ("f", "f*", "f*0")))
+    wide = Problem("w", (Device("gpu"),), tuple(
+        Block(name, BlockKind.OTHER, (0,), **per_class(duration={"s": 1, "l": 2})) for name in ("f", "f*", "f*0")))
     row = {(name, m): 4.5 * m + k * (1 + m) - 1.5 * m for m in range(2) for k, name in enumerate(("f", "f*", "f*0"))}
     made = schedule(row, wide, ["s", "l"])
     assert violations(made) == []
-    assert {(wide.blocks[i].name, m): start for i, m, start, _ in wide_operations(made)} == row
+    assert {(wide.blocks[i].name, m): start for i, m, start, _ in run_operations(made)} == row

@@ -1,164 +1,45 @@
 """The scheduling problem: one micro-batch's graph of blocks, on devices with memory and links between them.
 
+With choices, jobs or classes it is many plain problems in one:
+
+*Choices.* Exactly one option of each choice is taken, the same for all micro-batches. A block (or a wait) exists under
+the options that it names; two blocks may bear one name under options that exclude each other. What waits for a block
+that no option taken contains is void. :meth:`Problem.under` takes options.
+
+*Jobs.* A block may belong to a job; micro-batches are counted per job. Jobs share devices, memory and links.
+
+*Classes.* Durations, amounts of memory and lags may be given per class; a :class:`~weft.solver.problem.rounds.Run` says
+the class of every micro-batch.
+
 Every class checks itself on construction and raises :class:`ProblemError`, whose message names the entry at fault, the
 value found and the values allowed. All of them are immutable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import heappop, heappush
+from itertools import product
+from math import prod
 
 from weft.solver.late import nx
 from weft.solver.model_facts import ModelFacts
-from weft.solver.values import Number, ProblemError, require_amount, require_distinct, require_finite, require_name
+from weft.solver.problem.block import Block, Dependency, Device, Link, Options, all_classes, holds, options_text, owners
+from weft.solver.problem.refusals import (
+    by_name,
+    is_simple,
+    refuse_choices,
+    refuse_classes,
+    refuse_jobs,
+    refuse_names,
+    require_option,
+)
+from weft.solver.values import ProblemError, require_distinct, require_name
 
-__all__ = ["Block", "BlockKind", "Dependency", "Device", "Link", "Number", "Problem", "ProblemError",
-           "owners"]
-
-
-class BlockKind(StrEnum):
-    """The work of a block. The search treats all kinds alike; baselines, pictures and the executor do not."""
-
-    FORWARD = "forward"
-    BACKWARD = "backward"
-    INPUT_GRAD = "input_grad"
-    WEIGHT_GRAD = "weight_grad"
-    RECOMPUTE = "recompute"
-    COLLECTIVE = "collective"
-    OTHER = "other"
-
-    @property
-    def letter(self) -> str:
-        """The field's one-letter name: F, B (full backward), I (input-gradient), W (weight-gradient), R, C, O."""
-        return {"input_grad": "I", "weight_grad": "W"}.get(self.value, self.value[0].upper())
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """A GPU, or anything else that runs one block at a time.
-
-    ``memory`` is the capacity available to blocks at run time (weights and other constants are already subtracted), in
-    the problem's memory unit; ``None`` is unlimited. ``static`` is the amount subtracted, if known: schedules do not
-    need it, but people want to see it.
-
-    With ``lane_of``, the name of another device, it is an engine of that device (its network, its copies): a lane. It
-    runs one block at a time in parallel with its owner, has no rank and no memory of its own, and the amounts that its
-    blocks take and give count on its owner.
-    """
-
-    name: str
-    memory: Number | None = None
-    static: Number = 0
-    lane_of: str | None = None
-
-    def __post_init__(self) -> None:
-        require_name(self.name, "device")
-        if self.memory is not None:
-            require_amount(self.memory, f"device {self.name!r}: memory")
-        require_amount(self.static, f"device {self.name!r}: static")
-        if self.lane_of is None:
-            return
-        require_name(self.lane_of, f"device {self.name!r}: lane_of")
-        for label, value in (("memory", self.memory), ("static", self.static or None)):
-            if value is not None:
-                raise ProblemError(f"device {self.name!r}: {label} is {value}, but a lane has none of its own: leave "
-                                   f"it out, what its blocks hold counts on device {self.lane_of!r}")
-
-
-def owners(devices: Sequence[Device]) -> tuple[int, ...]:
-    """Per device, the one whose memory its blocks count on: its owner for a lane, else itself."""
-    places = {device.name: d for d, device in enumerate(devices)}
-    return tuple(d if device.lane_of is None else places[device.lane_of] for d, device in enumerate(devices))
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """A directed link between two devices (by index) that carries one transfer at a time.
-
-    It may begin and end at one device: such as copies to the host, which is not a device (:mod:`weft.solver.offload`).
-    """
-
-    name: str
-    source: int
-    target: int
-
-    def __post_init__(self) -> None:
-        require_name(self.name, "link")
-
-
-@dataclass(frozen=True, slots=True)
-class Dependency:
-    """The block with this entry waits for ``block``.
-
-    ``lag`` is the transfer time after that block ends. With ``link``, the transfer occupies that link for
-    ``lag``; a link carries its transfers one at a time, in the order in which their producers run on the
-    link's source device. ``distance`` = 1 waits for the previous micro-batch's instance (2 for the one before, ...);
-    the first micro-batches have nothing to wait for.
-    """
-
-    block: str
-    lag: Number = 0
-    link: str | None = None
-    distance: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A piece of one micro-batch's work that runs without interruption and occupies all its devices meanwhile.
-
-    ``devices`` are indices into :attr:`Problem.devices`. ``duration`` > 0, in the problem's time unit.
-    ``memory`` is the change on each of its devices, in the order of ``devices``: a positive amount is taken when the
-    block starts, a negative one is given back when it ends. ``workspace`` (same shape, 0 or more) is taken at the start
-    and given back at the end. A single number is the amount on every device.
-    """
-
-    name: str
-    kind: BlockKind
-    devices: tuple[int, ...]
-    duration: Number
-    memory: tuple[Number, ...] = ()
-    workspace: tuple[Number, ...] = ()
-    after: tuple[Dependency, ...] = ()
-
-    def __post_init__(self) -> None:
-        require_name(self.name, "block")
-        here = f"block {self.name!r}"
-        if not self.devices:
-            raise ProblemError(f"{here}: devices is empty, a block runs on at least one device")
-        if len(set(self.devices)) != len(self.devices):
-            raise ProblemError(f"{here}: devices {list(self.devices)} names a device twice")
-        require_finite(self.duration, f"{here}: duration")
-        if self.duration <= 0:
-            raise ProblemError(f"{here}: duration is {self.duration}, it must be greater than 0")
-        for label in ("memory", "workspace"):
-            amounts = getattr(self, label) or (0,) * len(self.devices)
-            if len(amounts) == 1 and len(self.devices) > 1:
-                amounts = amounts * len(self.devices)
-            if len(amounts) != len(self.devices):
-                raise ProblemError(f"{here}: {label} has {len(amounts)} entries for {len(self.devices)} devices")
-            for amount in amounts:
-                (require_amount if label == "workspace" else require_finite)(amount, f"{here}: {label}")
-            object.__setattr__(self, label, tuple(amounts))
-        for dependency in self.after:
-            require_name(dependency.block, f"{here}: after")
-            if dependency.link is not None:
-                require_name(dependency.link, f"{here}: after {dependency.block!r}: link")
-            require_amount(dependency.lag, f"{here}: after {dependency.block!r}: lag")
-            if dependency.distance < 0:
-                raise ProblemError(f"{here}: after {dependency.block!r}: distance is {dependency.distance}, "
-                                   "it must be 0 or more")
-
-    def memory_on(self, device: int) -> Number:
-        """Memory change on ``device`` (0 if the block does not run there)."""
-        return self.memory[self.devices.index(device)] if device in self.devices else 0
-
-    def workspace_on(self, device: int) -> Number:
-        """Workspace on ``device`` (0 if the block does not run there)."""
-        return self.workspace[self.devices.index(device)] if device in self.devices else 0
+#: Of up to so many assignments each is looked at for a circle of waits before the search; of more when it gets there.
+_LOOKED_AT = 4096
 
 
 @dataclass(frozen=True)
@@ -168,9 +49,12 @@ class Problem:
     A device and its lanes are a *pool*: they share its memory. A block may occupy several devices of one pool; the
     amounts that it takes and gives on each add up.
 
+    ``choices`` has the options of each choice, of which there may be none. Algorithms schedule plain problems
+    (:attr:`is_plain`), whose blocks have one name each, and :attr:`index` is that of a plain one.
+
     Raises :class:`ProblemError` for duplicate names, unknown names, a device out of range, a lane whose owner does not
-    exist or is a lane itself, a link that does not join the blocks that use it, and a cycle among dependencies of
-    distance 0.
+    exist or is a lane itself, a link that does not join the blocks that use it, a cycle among dependencies of
+    distance 0, and for choices, jobs and classes without a meaning.
     """
 
     name: str
@@ -181,6 +65,7 @@ class Problem:
     memory_unit: str = "B"
     #: The contents of the stages, if known; not part of the instance that is solved.
     model: ModelFacts | None = None
+    choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
     index: Mapping[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -191,19 +76,33 @@ class Problem:
         if not self.blocks:
             raise ProblemError("blocks is empty, a problem has at least one block")
         require_distinct("devices", (device.name for device in self.devices))
-        require_distinct("blocks", (block.name for block in self.blocks))
+        if not self.choices:
+            require_distinct("blocks", (block.name for block in self.blocks))
         require_distinct("links", (link.name for link in self.links))
         self._check_lanes()
         object.__setattr__(self, "index", {block.name: i for i, block in enumerate(self.blocks)})
         for link in self.links:
             for label, device in (("source", link.source), ("target", link.target)):
                 self._require_device(device, f"link {link.name!r}: {label}")
+        is_plain, count = not self.choices, len(self.devices)
         for block in self.blocks:
             for device in block.devices:
-                self._require_device(device, f"block {block.name!r}: devices")
-            for dependency in block.after:
-                self._check_dependency(block, dependency)
-        self._refuse_cycles()
+                if not 0 <= device < count:
+                    self._require_device(device, f"block {block.name!r}: devices")
+            is_plain = is_plain and block.is_plain
+        if not is_plain:
+            refuse_choices(self.blocks, self.choices)
+            refuse_jobs(self.blocks)
+            refuse_classes(self.blocks)
+            refuse_names(self.alternatives)
+        if not self.choices:
+            self._check_waits()
+        elif self.assignment_count <= _LOOKED_AT and not is_simple(self.blocks, self.choices):
+            for options in self.assignments:
+                try:
+                    self.under(options)._check_waits()
+                except ProblemError as error:
+                    raise ProblemError(f"{error} (under {options_text(options)})") from None
 
     @cached_property
     def links_by_name(self) -> Mapping[str, Link]:
@@ -274,6 +173,74 @@ class Problem:
                     heappush(ready, j)
         return tuple(order)
 
+    @cached_property
+    def alternatives(self) -> Mapping[str, tuple[Block, ...]]:
+        """The blocks by name, in file order: those of one name exclude each other."""
+        return by_name(self.blocks)
+
+    @cached_property
+    def classes(self) -> tuple[str, ...]:
+        """The classes of micro-batches; none where all are alike."""
+        return all_classes(self.blocks)
+
+    def classes_of(self, job: str | None) -> tuple[str, ...]:
+        """The classes of the micro-batches of ``job``."""
+        return all_classes(block for block in self.blocks if block.job == job)
+
+    @cached_property
+    def jobs(self) -> tuple[str, ...]:
+        """The jobs; none where there are no jobs."""
+        return tuple(dict.fromkeys(block.job for block in self.blocks if block.job is not None))
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether nothing is left to be decided or told apart: no choices, no classes, and one job at most."""
+        return not self.choices and not self.classes and len(self.jobs) <= 1
+
+    @property
+    def assignments(self) -> Iterator[dict[str, str]]:
+        """Every way to take one option of each choice."""
+        for options in product(*self.choices.values()):
+            yield dict(zip(self.choices, options, strict=True))
+
+    @property
+    def assignment_count(self) -> int:
+        """How many :attr:`assignments` there are."""
+        return prod(map(len, self.choices.values()))
+
+    def under(self, options: Options) -> Problem:
+        """The problem where ``options`` are taken: other choices stay open. Raises :class:`ProblemError` for options
+        that there are not."""
+        for choice, option in options.items():
+            require_option(self.choices, choice, option, "options")
+        kept = [block.under(options) for block in self.blocks if holds(block.when, options)]
+        names = {block.name for block in kept}
+        blocks = tuple(block if all(wait.block in names for wait in block.after) else
+                       replace(block, after=tuple(wait for wait in block.after if wait.block in names))
+                       for block in kept)
+        made = object.__new__(Problem)  # a part of what is checked
+        for name, value in {**{label: getattr(self, label) for label in self.__dataclass_fields__},
+                            "blocks": blocks, "index": {block.name: i for i, block in enumerate(blocks)},
+                            "choices": {choice: of for choice, of in self.choices.items() if choice not in options}
+                            }.items():
+            object.__setattr__(made, name, value)
+        return made
+
+    def plain(self, name: str | None = None) -> Problem:
+        """The plain problem of micro-batches of class ``name``. Raises :class:`ProblemError` where choices are open,
+        and for a circle of waits."""
+        if self.choices:
+            raise ProblemError(f"the choice {next(iter(self.choices))!r} is open")
+        if not self.blocks:
+            raise ProblemError("blocks is empty: no block exists under these options")
+        return replace(self, blocks=tuple(block.of_class(name) for block in self.blocks))
+
+    def require_plain(self) -> None:
+        """Raises :class:`ProblemError` unless it :attr:`is_plain`."""
+        if not self.is_plain:
+            raise ProblemError(f"{self.name}: has choices, jobs or classes, and only a plain problem has an order: "
+                               "take an option of each choice, and count the micro-batches of each job and class")
+
     def dependencies(self) -> Iterable[tuple[int, int, Dependency]]:
         """All ``(producer, consumer, dependency)`` by block index, in file order."""
         for consumer, block in enumerate(self.blocks):
@@ -294,6 +261,19 @@ class Problem:
                 raise ProblemError(f"{where}, which is a lane itself: name the device both are engines of, "
                                    f"{owners[device.lane_of].lane_of!r}")
 
+    def _check_waits(self) -> None:
+        """Those of a problem without choices: for blocks that there are, over links that join them, in no circle."""
+        if not self.blocks:
+            raise ProblemError("blocks is empty: no block exists under these options")
+        for block in self.blocks:
+            for dependency in block.after:
+                if dependency.block not in self.index:
+                    raise ProblemError(f"block {block.name!r}: after {dependency.block!r}: there is no block of that "
+                                       "name")
+                if dependency.link is not None:
+                    self._check_link(block, dependency, dependency.link)
+        self._refuse_cycles()
+
     def _refuse_cycles(self) -> None:
         if len(self.topological_order) == len(self.blocks):
             return
@@ -309,15 +289,11 @@ class Problem:
             raise ProblemError(f"{where} names device {device}, but there are {len(self.devices)} devices "
                                f"(0 to {len(self.devices) - 1})")
 
-    def _check_dependency(self, block: Block, dependency: Dependency) -> None:
+    def _check_link(self, block: Block, dependency: Dependency, name: str) -> None:
         where = f"block {block.name!r}: after {dependency.block!r}"
-        if dependency.block not in self.index:
-            raise ProblemError(f"{where}: there is no block of that name")
-        if dependency.link is None:
-            return
-        if dependency.link not in self.links_by_name:
-            raise ProblemError(f"{where}: there is no link named {dependency.link!r}")
-        link = self.links_by_name[dependency.link]
+        if name not in self.links_by_name:
+            raise ProblemError(f"{where}: there is no link named {name!r}")
+        link = self.links_by_name[name]
         producer = self.blocks[self.index[dependency.block]]
         if link.source not in producer.devices or link.target not in block.devices:
             raise ProblemError(f"{where}: link {link.name!r} goes from device {link.source} to device {link.target}, "
