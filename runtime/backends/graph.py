@@ -194,7 +194,7 @@ class UnitGraph:
 
 
 def copy_nodes(captured: Captured, nodes: Iterable[Node], graph: FxGraph, root: nn.Module,
-           env: dict[Node, Node]) -> None:
+               env: dict[Node, Node]) -> None:
     """Copy ``nodes`` into ``graph``, and the tensors and modules that they use into ``root``; ``env`` maps nodes to
     their copies."""
     def own(node: Node) -> Node:

@@ -102,7 +102,7 @@ class _StageRun:
         self.paths = {id(module): path for path, module in model.named_modules()}
         self.fakes = FakeExecution()
         self.readable = {*self.entry.parameters, *(id(p) for path in self.entry.modules
-                                               for p in model.get_submodule(path).parameters())}
+                                                   for p in model.get_submodule(path).parameters())}
         self.training = model.training
         self._modes = {module: module.training for module in model.modules()}
 
@@ -291,7 +291,7 @@ class _StageForward(TorchFunctionMode):
         return result if self.mine or not name else tree_unflatten(leaves, spec)
 
     def _run_fake(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
-                 tensors: Sequence[Tensor]) -> Any:
+                  tensors: Sequence[Tensor]) -> Any:
         remotes = [leaf for leaf in tensors if isinstance(leaf, RemoteTensor)]
         result, made, written, name = self._called(func, lambda: self.run.fakes.run(func, args, kwargs), remotes,
                                                    lambda leaf: int(leaf.__dict__["fake"]._version))

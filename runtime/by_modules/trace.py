@@ -312,7 +312,7 @@ class _Trace(TorchFunctionMode):
                                        f"({users_line()}): make it there")
                 storage = leaf.untyped_storage()._cdata
                 self.not_free |= {other.name for tensor, other in self.values.values()
-                                 if other.free and tensor.untyped_storage()._cdata == storage}
+                                  if other.free and tensor.untyped_storage()._cdata == storage}
                 raise _Restart
             if not value.free and value.stage < self.stage:
                 self.changed[value.name] = self.stage

@@ -54,7 +54,7 @@ class _Metadata(Tensor):
 
 
 def cached_capture(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], device: torch.device,
-                           folder: Path | None) -> Captured:
+                   folder: Path | None) -> Captured:
     """The result of :meth:`~weft.runtime.captured.captured.Captured.of`, read from the cache ``folder/captures`` or
     written to it (``None``: no cache).
 

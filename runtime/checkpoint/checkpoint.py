@@ -157,7 +157,7 @@ def _reason(error: CheckpointException | OSError, written: Path | None = None) -
     if written is not None and _OF_THE_WRITER in reason:
         with suppress(OSError):
             reason = ("a file was cut off, as on a disk that is full or beyond a quota: "
-                    f"{disk_usage(written).free} bytes are free")
+                      f"{disk_usage(written).free} bytes are free")
     return f"{reason} (process {process})"
 
 
@@ -264,13 +264,13 @@ class SafeReader(FileSystemReader):
                 raise
             except Exception as error:  # anything that an unpickler may raise on such bytes
                 raise DamagedCheckpoint(damaged(f"{self.path}/.metadata: cannot be read: "
-                                                 f"{type(error).__name__}: {error}")) from None
+                                                f"{type(error).__name__}: {error}")) from None
         if not isinstance(found, Metadata):
             raise DamagedCheckpoint(damaged(f"{self.path}/.metadata: holds {type(found).__name__}"))
         for info in (found.storage_data or {}).values():
             if Path(info.relative_path).name != str(info.relative_path):
                 raise DamagedCheckpoint(damaged(f"{self.path}/.metadata: names {info.relative_path}, which is no file "
-                                                 "of the checkpoint"))
+                                                "of the checkpoint"))
         if found.storage_meta is None:
             found.storage_meta = StorageMeta()
         found.storage_meta.load_id = self.load_id
@@ -283,4 +283,4 @@ class _Unpickler(pickle.Unpickler):
         if known or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
             return super().find_class(module, name)
         raise DamagedCheckpoint(damaged(f".metadata names {module}.{name}, which is no part of a checkpoint and may "
-                                         "be code of somebody else's"))
+                                        "be code of somebody else's"))

@@ -215,7 +215,7 @@ def fault_of(path: Path, marker: Marker, names: Iterable[str], before: Callable[
         there = {file.name for file in path.iterdir() if file.suffix in TENSORS or file.name in marker.files}
         for name in sorted(there ^ set(marker.files)):
             return damaged(f"{path / name}: " + (f"is not among the files in {MARKER}" if name in there else
-                                                  "is missing"))
+                                                 "is missing"))
         for name, facts in sorted(marker.files.items()):
             if (size := (path / name).stat().st_size) != facts.size:
                 return damaged(f"{path / name}: has {size} bytes, {MARKER} says {facts.size}")
@@ -223,7 +223,7 @@ def fault_of(path: Path, marker: Marker, names: Iterable[str], before: Callable[
             before(name)
             if marker.files[name].sha256 not in (None, found := _facts(path / name).sha256):
                 return damaged(f"{path / name}: is not what was written: its sha256 is {found}, {MARKER} says "
-                                f"{marker.files[name].sha256}")
+                               f"{marker.files[name].sha256}")
     except OSError as error:
         return damaged(f"{error.filename or path}: cannot be read: {error.strerror}")
     return None

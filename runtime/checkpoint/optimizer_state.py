@@ -174,7 +174,7 @@ def give(optimizer: Optimizer, names: Mapping[int, str], kind: str, numbers: Map
                                           "were saved: make the groups as they were")
             found = dict(options[name])
             states[number] = {**numbers[name], **{key: shared_as(parameter, value)
-                                                for key, value in tensors(name).items()}}
+                                                  for key, value in tensors(name).items()}}
         number = numbered.stop
         old = {key: value for key, value in group.items() if key not in NO_OPTIONS}
         groups.append({**old, **{key: like(value, old.get(key)) for key, value in (found or {}).items()},

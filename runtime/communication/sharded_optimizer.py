@@ -82,7 +82,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         number = {parameter: i for i, entry in enumerate(groups) for parameter in entry["params"]}
         self.ranks, self.rank = self._channel.size, self._channel.rank
         self.buckets = buckets_of([(name, p, number[p]) for name, p in reversed(named)], self.ranks, self.rank,
-                                   bucket_bytes)
+                                  bucket_bytes)
         self._slices = [BucketSlice(bucket, rule) for bucket in self.buckets]
         self._bucket_of = {member.parameter: bucket for bucket in self.buckets for member in bucket.members}
         self._next = 0  # the bucket whose sum starts next

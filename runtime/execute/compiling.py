@@ -87,7 +87,7 @@ class ActionCompiler:
     def settle(self, step: int, instruction: Send) -> Action:
         """Wait until a send is complete."""
         return self.reported(self.activity(f"waiting for {instruction}", instruction.what, instruction.peer),
-                         lambda batch: batch.leaving.pop(step).wait())
+                             lambda batch: batch.leaving.pop(step).wait())
 
     def compute(self, work: Work) -> Action:
         """Run ``work``. A result that aliases a received message is copied, as the slot is reused."""

@@ -182,7 +182,7 @@ class Executor:
     def _inputs(self, work: Work) -> WorkInputs:
         vocabulary = self.plan.vocabulary
         return WorkInputs(self.plan.awaits(work), tuple(self.worker.reads(work)),
-                     vocabulary.ranks.of_block(vocabulary.known(work)[0]))
+                          vocabulary.ranks.of_block(vocabulary.known(work)[0]))
 
 
 class _Compiler(ActionCompiler):
@@ -225,7 +225,7 @@ class _Compiler(ActionCompiler):
             yield from self._take(what, work)
         if len(inputs.ranks) > 1:
             yield self.reported(self.activity(f"waiting for the other ranks of {work}", work, *inputs.ranks),
-                            lambda batch: self.session.meet(inputs.ranks))
+                                lambda batch: self.session.meet(inputs.ranks))
         yield self.compute(work)
 
     def _read(self, instruction: Recv) -> Iterator[Action]:

@@ -198,7 +198,7 @@ class _LaneCompiler(ActionCompiler):
         if len(inputs.ranks) > 1:
             devices = tuple(sorted(self.plan.problem.blocks[block].devices))
             yield self.reported(self.activity(f"waiting for the other ranks of {work}", work, *inputs.ranks),
-                            lambda batch: self.session.meet_on(devices))
+                                lambda batch: self.session.meet_on(devices))
         yield self.compute(work)
         yield self._announce(work)
         if inputs.reads:

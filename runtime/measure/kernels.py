@@ -122,7 +122,7 @@ def _samples(kernel: _Kernel, timer: Timer, repeats: int, least: float,
         sample = timer.sample(run, repeats, least)
         seconds = autograd.without(sample.seconds) if which == "backward" else sample.seconds
         return KernelTime(kernel.group, which, kernel.dtype, kernel.shape, work[0], work[1], seconds / count,
-                            sample.spread, sample.repeats)
+                          sample.spread, sample.repeats)
 
     yield of("forward", kernel.make, kernel.forward, kernel.count[0])
     if kernel.backward is not None:

@@ -232,7 +232,7 @@ def _is_small(module: nn.Module, device: torch.device) -> bool:
 
 
 def _estimate(function: Callable[..., Any], inputs: Callable[[], list[Tensor]], with_numbers: bool = False,
-             detached: Collection[int] = ()) -> tuple[int, list[Boundary]]:
+              detached: Collection[int] = ()) -> tuple[int, list[Boundary]]:
     """A conservative estimate of the bytes that a forward saves and a backward needs in addition, and the boundaries of
     the results. The function runs on fake tensors, or on real ones (``with_numbers``). ``detached``: the numbers of
     inputs that require no gradient."""

@@ -99,7 +99,7 @@ class Folding:
         if gradient is not None and self.optimizer.holds(holder):
             if parameter in self._seen:
                 raise SessionError("a parameter's gradient came in two parts in one backward, as under "
-                                 "torch.utils.checkpoint with use_reentrant=True; AdamA must square their sum: use "
+                                   "torch.utils.checkpoint with use_reentrant=True; AdamA must square their sum: use "
                                    "use_reentrant=False, or let the plan recompute")
             self._seen.add(parameter)
             self.optimizer.fold(holder, gradient)

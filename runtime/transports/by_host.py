@@ -72,7 +72,7 @@ def by_host(session: Session, tables: Sequence[BufferTable], backend: str) -> Tr
             lent = {landing.slot: memory_of(shared.slot(landing)) for landing in near[session.rank].receives
                     if landing.layout.is_known}
             return ByHost(shared, near[session.rank],
-                              ProcessGroupTransport(session, far[session.rank], backend, lent))
+                          ProcessGroupTransport(session, far[session.rank], backend, lent))
     return ProcessGroupTransport(session, tables[session.rank], backend)
 
 

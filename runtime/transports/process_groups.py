@@ -176,7 +176,7 @@ def _connect(session: Session, backend: str, peers: set[int]) -> dict[int, PeerC
         within = dist.group.WORLD if group is None else group
         assert within is not None
         made[peer] = PeerChannel(peer, within, dist.get_group_rank(within, session.place(peer)),
-                              session.device.type == "cuda")
+                                 session.device.type == "cuda")
     return made
 
 

@@ -37,7 +37,7 @@ class Treatment:
         parts = {count: CapturedCut(captured, places, Purity(captured, light)) for count,
                  captured in self.shares.items()}
         return {s: apply_decisions(module, self.decisions, {count: part.stages([s]).modules[s]
-                                                     for count, part in parts.items()})
+                                                            for count, part in parts.items()})
                 for s, module in stages.items()}
 
 

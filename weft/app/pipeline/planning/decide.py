@@ -146,7 +146,7 @@ def _settled(ranks: Ranks, machine: Machine, cuts: Cuts) -> PipelineDecision:
             memory = steps.memory()
     decision = None if chosen is None or memory is None else _decision(ranks, machine, *chosen, memory, cuts)
     told = ranks.broadcast(lambda: None if decision is None else (plan_to_json(decision.plan), decision.notes,
-                                                             decision.peaks, decision.lasts), "planning")
+                                                                  decision.peaks, decision.lasts), "planning")
     assert told is not None
     return PipelineDecision(places, plan_from_json(told[0]), *told[1:])
 

@@ -16,7 +16,7 @@ RATIO = 2.0
 
 
 def imbalance_notes(problem: Problem, peaks: Sequence[int], captured: KnownModel, row: Row | None,
-                 options: PipelineOptions) -> list[str]:
+                    options: PipelineOptions) -> list[str]:
     """A sentence on compute times and one on memory, where the ranks' ratio exceeds :data:`RATIO`. ``peaks``: bytes of
     each rank's peak; ``row``: the operators, if they were measured."""
     loads = [sum(block.duration for block in problem.blocks if block.devices == (rank,)) for rank in range(len(peaks))]

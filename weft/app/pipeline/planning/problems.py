@@ -28,7 +28,7 @@ QUIET = 0.1
 
 
 def resident_bytes(costs: Sequence[StageCosts], ranks: int, micro_batches: int,
-               copies: int = OPTIMIZER_COPIES, open_sends: int = OPEN_SENDS) -> list[int]:
+                   copies: int = OPTIMIZER_COPIES, open_sends: int = OPEN_SENDS) -> list[int]:
     """Bytes that stay allocated on each rank during a step: weights, gradients, optimizer state (``copies`` times the
     bytes of the weights, with master weights if there are any), buffers, and up to ``open_sends`` messages to other
     ranks."""
@@ -244,4 +244,4 @@ def scaled(problem: Problem, factor: float) -> Problem:
     return replace(problem, blocks=tuple(replace(
         block, duration=block.duration * factor, after=tuple(replace(dependency, lag=dependency.lag * factor)
                                                              for dependency in block.after))
-        for block in problem.blocks))
+                                         for block in problem.blocks))

@@ -20,7 +20,7 @@ from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 #: Variants of a balanced cut: the factor by which the largest load may exceed the least possible one to save bytes
 #: between stages, and the load of the first and of the last stage relative to the others.
 BALANCES = ((1.05, 1.0, 1.0), (1.0, 1.0, 1.0), (1.2, 1.0, 1.0), (1.05, 0.9, 1.0), (1.05, 1.0, 0.9), (1.05, 0.8, 0.9),
-        (1.05, 1.1, 1.0), (1.05, 1.0, 1.1))
+            (1.05, 1.1, 1.0), (1.05, 1.0, 1.1))
 #: Relative difference below which two estimated steps are tied: measurement noise may reverse their order in the next
 #: call.
 TIE = 0.01
@@ -91,7 +91,7 @@ def _rooms(row: Row, count: int, machine: Machine, micro_batches: int) -> list[l
             amount = machine.memory[rank_of(s, count, machine.ranks)]
             flying = min(most, count - s)
             rooms.append(Room([STATE * weight + flying * kept for weight, kept in zip(row.weights, row.kept,
-                                                                                     strict=True)],
+                                                                                      strict=True)],
                               float("inf") if amount is None else amount * machine.ranks / count))
         found.append(rooms)
     return [*found, None]

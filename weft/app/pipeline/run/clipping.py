@@ -44,7 +44,7 @@ def clipped_over_ranks(trained: Iterable[nn.Parameter], norm: Callable[[Collecti
 
 
 def total_norm(gradients: Iterable[Tensor], kind: float, exchange: Callable[[tuple[float, float]],
-                                                                         Iterable[tuple[float, float]]]) -> float:
+                                                                            Iterable[tuple[float, float]]]) -> float:
     """The norm of ``gradients`` and those of the other ranks. ``kind``: the exponent. ``exchange`` gathers the kind and
     the partial norm of each rank.
 

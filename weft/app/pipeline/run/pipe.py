@@ -151,7 +151,7 @@ class PipelineEngine(Holding):
         """
         done = self.steps if step is None else step
         return self._guarded("save", lambda: self._state.save(Path(folder), done, optimizer, keep, self._ready.seed,
-                                                             self._extra(extra)))
+                                                              self._extra(extra)))
 
     def resume(self, folder: str | os.PathLike[str], optimizer: Optimizer | None = None, *,
                extra: Mapping[str, Any] | None = None) -> int:
@@ -181,7 +181,7 @@ class PipelineEngine(Holding):
         (:class:`~weft.runtime.experts.gate.DensityMonitor`). Checkpoints record the active plan.
         """
         self._following = self._guarded("follow", lambda: following(plans, optimizer, switches, borders, self.session,
-                                                                   self.plan))
+                                                                    self.plan))
 
     def measured(self, density: float) -> None:
         """Report the mean number of experts per token in the last step on this rank; the mean over ranks counts."""

@@ -59,7 +59,7 @@ def require_memory_plan(options: PipelineOptions) -> None:
 
 
 def requested_decisions(captured: Model, purity: Purity | None, options: PipelineOptions,
-                    given: Plan | None) -> Decisions:
+                        given: Plan | None) -> Decisions:
     """The decisions that the user's options or plan make.
 
     Raises :class:`~weft.runtime.captured.captured.CaptureError`.
