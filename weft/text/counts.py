@@ -67,10 +67,13 @@ def _counted(number: int, what: str) -> str:
 
 
 def taken_text(choices: Mapping[str, str]) -> str:
-    """The option taken for each choice, grouped by option: ``recompute: gpu1, gpu3; keep: gpu2``."""
+    """The option taken for each choice, grouped by option if several take the same: ``recompute: gpu1, gpu3; keep:
+    gpu2``; otherwise ``chunks: 8; gpu1: keep``."""
     by_option: dict[str, list[str]] = {}
     for choice, option in choices.items():
         by_option.setdefault(option, []).append(choice)
+    if len(by_option) == len(choices):
+        return "; ".join(f"{choice}: {option}" for choice, option in choices.items())
     return "; ".join(f"{option}: {', '.join(names)}" for option, names in by_option.items())
 
 

@@ -316,6 +316,6 @@ def test_options_are_told_with_what_they_would_cost() -> None:
     options = [{"choice": "gpu 0", "option": "keep", "taken": False, "bound": schedule.makespan * 1.05,
                 "makespan": schedule.makespan * 1.2}]
     found = weft.explain(replace(schedule, choices={"gpu 0": "recompute"}).with_solver(options=options))
-    assert "Options taken: recompute: gpu 0." in found.text
+    assert "Options taken: gpu 0: recompute." in found.text
     assert re.search(r"gpu 0: keep  at least .* \(\+5.0%\), .* \(\+20.0%\) found", found.text)
     assert found.to_json()["options"] == options

@@ -45,6 +45,7 @@ def schedule(**other: Any) -> Schedule:
 
 def test_options_are_told_together() -> None:
     assert taken_text({"gpu1": "recompute", "gpu2": "keep", "gpu3": "recompute"}) == "recompute: gpu1, gpu3; keep: gpu2"
+    assert taken_text({"chunks": "8", "gpu1": "keep"}) == "chunks: 8; gpu1: keep"
     assert option_lines(replace(schedule(), choices={})) == []
 
 
