@@ -17,7 +17,7 @@ from tests.support.paths import ROOT
 #: What there may be at most. Lines of code are those with more than comments, without docstrings; private classes of
 #: two files may share a name, as may a room's file and the room itself.
 LIMITS: Mapping[str, int] = {
-    "lines of code of the product": 78_478,
+    "lines of code of the product": 78_479,
     "files of the product above 350 lines": 0,
     "rooms of more than fifteen files": 1,
     "class names in several files": 0,

@@ -65,7 +65,8 @@ class StateLayers:
     def narrow(self, most: int) -> None:
         """Only the ``most`` states of the last layer with the least bounds stay, those with the least sums of times
         first."""
-        self._trace[-1] = sorted(self._trace[-1], key=lambda state: (state.bound, sum(state.times)))[:most]
+        if len(self._trace[-1]) > most:
+            self._trace[-1] = sorted(self._trace[-1], key=lambda state: (state.bound, sum(state.times)))[:most]
 
     def sequence(self) -> list[int]:
         """The blocks of the best state of the last layer, in order of start."""

@@ -113,7 +113,7 @@ def test_one_device_of_a_loop_bounds_the_step() -> None:
     assert alone.states < 1000
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(300))
 @given(st.data())
 def test_the_compiled_layers_are_those_in_python(data: st.DataObject) -> None:
     case = data.draw(cases(max_micro_batches=4, max_devices=3, max_blocks=5, whole=True))
