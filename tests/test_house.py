@@ -17,14 +17,14 @@ from tests.support.paths import ROOT
 #: What there may be at most. Lines of code are those with more than comments, without docstrings; private classes of
 #: two files may share a name, as may a room's file and the room itself.
 LIMITS: Mapping[str, int] = {
-    "lines of code of the product": 78_479,
+    "lines of code of the product": 78_470,
     "files of the product above 350 lines": 0,
     "rooms of more than fifteen files": 1,
     "class names in several files": 0,
     "functions of more than eight parameters": 0,
 }
 #: Likewise of what is beside the product; all of it is parsed for that.
-LINES_BESIDE: Mapping[str, int] = {"tests": 48_471, "experiments": 5_000}
+LINES_BESIDE: Mapping[str, int] = {"tests": 48_472, "experiments": 5_000}
 #: Lines of a file, files of a room, and parameters of a function, above which they count.
 LONG, MANY, WIDE = 350, 15, 8
 

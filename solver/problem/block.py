@@ -175,11 +175,9 @@ class Block:
                     require = require_amount if label == "workspace" else require_finite
                     require(amount, f"block {self.name!r}: {label}")
             object.__setattr__(self, label, tuple(amounts))
-        varies = bool(self.when or self.by_class) or self.job is not None
         for dependency in self.after:
-            varies = varies or bool(dependency.when or dependency.by_class)
             self._check_wait(dependency)
-        if varies:
+        if not self.is_plain:
             self._check_classes()
 
     def _check_wait(self, dependency: Dependency) -> None:

@@ -88,7 +88,7 @@ class Layers {
     if (size(layer_) <= most) return;
     std::vector<Time> sum;
     for (Time row = 0; row < size(layer_); ++row)
-      sum.push_back(std::accumulate(&layer_.times[row * width_], &layer_.times[row * width_] + width_, Time{0}));
+      sum.push_back(total(layer_, row));
     std::vector<std::uint32_t> ranked(sum.size());
     std::iota(ranked.begin(), ranked.end(), 0u);
     std::stable_sort(ranked.begin(), ranked.end(), [&](std::uint32_t one, std::uint32_t other) {
@@ -116,6 +116,11 @@ class Layers {
   };
 
   static Time size(const Layer& layer) { return static_cast<Time>(layer.bound.size()); }
+
+  // The sum of the times of the state of `row`.
+  Time total(const Layer& layer, std::size_t row) const {
+    return std::accumulate(&layer.times[row * width_], &layer.times[row * width_] + width_, Time{0});
+  }
 
   void load(const Layer& layer, Time row) {
     std::copy_n(&layer.counts[row * b_], b_, counts_.begin());
@@ -208,7 +213,7 @@ class Layers {
       for (Time i = 0; i < b_; ++i)
         mixed += static_cast<std::uint64_t>(fresh.counts[row * b_ + i]) * static_cast<std::uint64_t>(s_.mixed[i]);
       key[row] = static_cast<Time>(mixed);
-      sum[row] = std::accumulate(&fresh.times[row * width_], &fresh.times[row * width_] + width_, Time{0});
+      sum[row] = total(fresh, row);
     }
     std::sort(ranked.begin(), ranked.end(), [&](std::uint32_t one, std::uint32_t other) {
       if (key[one] != key[other]) return key[one] < key[other];

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 PathLike: TypeAlias = str | os.PathLike[str]
 #: A solvable source: a model spec or ``weft.problem/1`` file, or the object read from one.
-Source: TypeAlias = Union[PathLike, "Spec", "Problem", "Problem"]
+Source: TypeAlias = Union[PathLike, "Spec", "Problem"]
 #: The number of micro-batches; with classes the class of each; with jobs one of these for each job.
 MicroBatches: TypeAlias = int | Sequence[str] | Mapping[str, int | Sequence[str]]
 

@@ -144,7 +144,7 @@ class Ranks:
         seconds = self.session.exchange(own, "measuring operators")
         medians = (statistics.median(times) for times in zip(*seconds, strict=True))
         return Row(tuple(time * share for time, share in zip(medians, shares, strict=True)), sizes, first + 1,
-                   tuple(operator_weights(captured)), (0.0,) * len(sizes))
+                   tuple(map(float, operator_weights(captured, captured.calls))), (0.0,) * len(sizes))
 
     @property
     def loss(self) -> Callable[[Any], Tensor]:

@@ -82,15 +82,15 @@ def saved_bytes(captured: Captured, leaves: Sequence[Any]) -> list[float]:
     return [float(kept.by_operator.get(node.name, 0)) for node in captured.calls]
 
 
-def operator_weights(captured: Captured) -> list[float]:
-    """Bytes of parameters of each of ``captured.calls``; a shared parameter counts for its first reader."""
+def operator_weights(captured: Captured, calls: Sequence[Node]) -> list[int]:
+    """Bytes of parameters of each of ``calls`` of ``captured``; a shared parameter counts for its first reader."""
     seen: set[int] = set()
     found = []
-    for node in captured.calls:
+    for node in calls:
         own = {id(value): value for arg in node.all_input_nodes if arg.op == "get_attr"
                and isinstance(value := captured.attribute(arg), nn.Parameter) and id(value) not in seen}
         seen |= own.keys()
-        found.append(float(sum(p.numel() * p.element_size() for p in own.values())))
+        found.append(sum(p.numel() * p.element_size() for p in own.values()))
     return found
 
 

@@ -10,10 +10,11 @@ from itertools import accumulate
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.fx import Node
 
-from weft.app.pipeline.planning.times import BOTH_WAYS, operator_seconds
+from weft.app.pipeline.planning.row import STATE
+from weft.app.pipeline.planning.times import BOTH_WAYS, operator_seconds, operator_weights
 from weft.runtime.captured.captured import Captured, is_item, tensors
 from weft.runtime.captured.cut import crossings
 from weft.runtime.captured.memory.decisions import Mode, units
@@ -25,8 +26,6 @@ from weft.solver.placement.memory.plan import ChainOperator, MemoryProblem
 
 #: Bytes of the copy that measures the bandwidth to the host.
 COPIED = 16 * 2**20
-#: Bytes of state per byte of weights: the weights, their gradients, and two values of the optimizer.
-STATE = 4
 #: A stage may begin only where at most this factor more bytes cross the cut than at the best place within this share
 #: of the whole time: messages need memory that a memory plan does not count.
 WIDEST, NEARBY = 2.0, 0.1
@@ -73,15 +72,17 @@ def chain_of(captured: Captured, purity: Purity, leaves: Sequence[Any], loss: Ca
     passing = [_passes(captured, purity, place, group, kept) for place, group in zip(
         [*places[1:], len(captured.calls)], groups, strict=True)]
     between = crossings(captured, purity)
-    found, counted = [], set[int]()
+    nodes = [node for group in groups for node in group]
+    weights = dict(zip(nodes, operator_weights(captured, nodes), strict=True))
+    found = []
     for i, group in enumerate(groups):
         forward = sum(seconds[node] for node in group) / BOTH_WAYS
-        weights = _weights(captured, group, counted)
         last = i == len(groups) - 1
         found.append(ChainOperator(
             group[-1].name, max(1, round(forward * 1e9)), round((BOTH_WAYS - 1) * forward * 1e9),
             sum(kept.by_operator.get(node.name, 0) for node in group), 0 if last else between[places[i + 1]].size,
-            passing[i], STATE * weights + (kept.by_loss if last else 0), layer=_layer(group[-1])))
+            passing[i], STATE * sum(weights[node] for node in group) + (kept.by_loss if last else 0),
+            layer=_layer(group[-1])))
     sizes = {k: between[place].size for k, place in enumerate(places) if k and place >= first and between[place].values}
     return Chain(tuple(found), tuple(groups), _narrow(sizes, found), tuple(places))
 
@@ -144,18 +145,6 @@ def _passes(captured: Captured, purity: Purity, place: int, group: Sequence[Node
         if base not in own or base.name not in kept.outputs:
             seen.add(base)
             total += metadata.numel() * metadata.element_size()
-    return total
-
-
-def _weights(captured: Captured, group: Sequence[Node], counted: set[int]) -> int:
-    """Bytes of parameters of ``group``; a shared parameter counts for its first reader."""
-    total = 0
-    for node in group:
-        for arg in node.all_input_nodes:
-            value = captured.attribute(arg) if arg.op == "get_attr" else None
-            if isinstance(value, nn.Parameter) and id(value) not in counted:
-                counted.add(id(value))
-                total += value.numel() * value.element_size()
     return total
 
 

@@ -9,7 +9,8 @@ import torch
 
 from tests.runtime.captured.conftest import without_traces  # noqa: F401
 from tests.support.captured_models import GPT, made, token_loss
-from weft.app.pipeline.planning.memory.chain import STATE, Chain, _narrow, chain_of, copy_bandwidth
+from weft.app.pipeline.planning.memory.chain import Chain, _narrow, chain_of, copy_bandwidth
+from weft.app.pipeline.planning.row import STATE
 from weft.runtime.captured.captured import Captured
 from weft.runtime.captured.cut import CapturedCut, crossings
 from weft.runtime.captured.memory.decisions import Decisions
